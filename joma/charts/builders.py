@@ -50,7 +50,7 @@ MARGIN = 0.05
 FOOT = 0.1
 """Part of a y axis that is left for sample sizes."""
 LINE_KEYS = ("facet", "color", "dash", "detail", "choose")
-"""Columns that tell lines apart."""
+"""Columns that separate lines."""
 LAYER = "layer"
 """The column whose values have the same colour in every chart."""
 NUMBER = f",.{DIGITS}~g"
@@ -59,6 +59,8 @@ TICK += "format(datum.value, '.3~e')"
 """How Vega writes a tick of a logarithmic axis, or a number of a legend: 1,000 and 1e-4."""
 Ends = tuple[str, str] | None
 """Names of the columns of a lower and an upper end."""
+ENDS = ("low", "high")
+"""Their names unless others are given; without these columns there is no band or error bar."""
 Draw = Callable[[pd.DataFrame, Any, Any], list[Any]]
 """Returns the layers of a panel from its rows and the channels of its axes."""
 
@@ -138,7 +140,7 @@ def lines(
     x: str,
     y: str,
     *,
-    band: Ends = None,
+    band: Ends = ENDS,
     dash: str | None = None,
     detail: str | None = None,
     choose: str | None = None,
@@ -152,7 +154,7 @@ def lines(
         frame: one row for each point.
         x: column of numbers.
         y: column of values.
-        band: columns of the lower and the upper edge of a band.
+        band: columns of the lower and the upper edge of a band, drawn where the table has them.
         dash: column of line styles.
         detail: column that separates lines of one colour, such as the seed.
         choose: column; a menu of the page picks the value that is shown. Files show the first.
@@ -162,7 +164,7 @@ def lines(
         options: fields of `Options`.
     """
     o = Options(**options)
-    figure = _Figure(frame, {"x": x, "y": y, "dash": dash, "detail": detail, "choose": choose} | _ends(band), o)
+    figure = _Figure(frame, {"x": x, "y": y, "dash": dash, "detail": detail, "choose": choose} | _ends(frame, band), o)
     longest = figure.thin(max_points)
     apart = [f"{key}:N" for key in ("dash", "detail") if key in figure.table]
     channels = figure.color("stroke") | ({"detail": apart} if apart else {})
@@ -182,7 +184,7 @@ def lines(
         base = base.transform_filter(f"datum.choose == {signal}") if choose else base
         area = base.mark_area(opacity=0.18, line=False).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
         line, dots = base.mark_line(strokeWidth=1.8).encode(**dashes), base.mark_circle(**dot)
-        return [*([area] if band else []), line, dots.encode(tooltip=figure.tooltip)]
+        return [*([area] if "low" in own else []), line, dots.encode(tooltip=figure.tooltip)]
 
     chart = figure.chart(draw)
     if choose:
@@ -196,7 +198,7 @@ def points(
     x: str,
     y: str,
     *,
-    error: Ends = None,
+    error: Ends = ENDS,
     n: str | None = None,
     diagonal: bool = False,
     **options: Any,
@@ -207,18 +209,18 @@ def points(
         frame: one row for each point.
         x: column of numbers or names.
         y: column of values.
-        error: columns of the lower and the upper end of y.
+        error: columns of the lower and the upper end of y, drawn where the table has them.
         n: column of sample sizes; written at the foot where x is a name, shown by the pointer otherwise.
         diagonal: draw the line y = x.
         options: fields of `Options`.
     """
-    figure = _Figure(frame, {"x": x, "y": y, "n": n} | _ends(error), Options(**options))
+    figure = _Figure(frame, {"x": x, "y": y, "n": n} | _ends(frame, error), Options(**options))
     offset = {} if _is_numeric(figure.table["x"]) else figure.offset()
     color = figure.color("circle")
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **color, **offset)
-        layers = [base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else []
+        layers = [base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if "low" in own else []
         layers.append(base.mark_point(size=55, opacity=0.9, filled=True).encode(tooltip=figure.tooltip))
         if diagonal:
             (left, right), (low, high) = (axis["scale"]["domain"] for axis in (x_axis, y_axis))
@@ -233,23 +235,26 @@ def points(
     return figure.chart(draw, free=True)
 
 
-def bars(frame: pd.DataFrame, x: str, y: str, *, error: Ends = None, **options: Any) -> Chart:
+def bars(frame: pd.DataFrame, x: str, y: str, *, error: Ends = ENDS, **options: Any) -> Chart:
     """Draw a bar for each name, side by side where there are colours.
 
     Args:
         frame: one row for each bar.
         x: column of names.
         y: column of values.
-        error: columns of the lower and the upper end of error bars.
+        error: columns of the lower and the upper end of error bars, drawn where the table has them.
         options: fields of `Options`.
     """
     named = frame.assign(**{x: frame[x].map(_name)}) if x in frame else frame
-    figure = _Figure(named, {"x": x, "y": y, **_ends(error)}, Options(**{"zero": True} | options))
+    figure = _Figure(named, {"x": x, "y": y, **_ends(frame, error)}, Options(**{"zero": True} | options))
 
     def draw(own: pd.DataFrame, x_axis: Any, y_axis: Any) -> list[Any]:
         base = alt.Chart().encode(x_axis, y_axis, **figure.offset())
         layers = [base.mark_bar(opacity=0.9).encode(tooltip=figure.tooltip, **figure.color("square"))]
-        return [*layers, *([base.mark_rule(style="error").encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if error else [])]
+        return [
+            *layers,
+            *([base.mark_rule(style="error").encode(alt.Y("low:Q"), alt.Y2("high:Q"))] if "low" in own else []),
+        ]
 
     return figure.chart(draw)
 
@@ -665,8 +670,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _ends(ends: Ends) -> dict[str, str | None]:
-    return {} if ends is None else {"low": ends[0], "high": ends[1]}
+def _ends(frame: pd.DataFrame, ends: Ends) -> dict[str, str | None]:
+    """Return the columns of a band or of error bars under our names; none where the default ones are missing."""
+    return {} if ends is None or (ends == ENDS and not {*ends} <= {*frame}) else dict(zip(ENDS, ends, strict=True))
 
 
 def _unique(values: pd.Series) -> list[Any]:

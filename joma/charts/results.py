@@ -11,7 +11,7 @@ from joma.charts.chart import Chart
 from joma.theory.simulation import Simulation
 
 MAX_LIMITS = 40
-"""Components whose limits are drawn; of more they cannot be told apart."""
+"""Components whose limits are drawn; more would look alike."""
 INDEX = re.compile(r"((?:_\d+)+)$")
 """Place of an entry in a name such as `v_0`."""
 TIME = "time t, in units of 1/η_w"

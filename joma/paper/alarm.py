@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from joma.charts import Chart, bars, lines
 from joma.claims import Number, claim
 from joma.data import load_text
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, gathered, joined, one_thread, select
+from joma.paper.experiment import (
+    Experiment,
+    Measured,
+    as_float32,
+    caption,
+    catalogue,
+    gathered,
+    joined,
+    one_thread,
+    select,
+)
 from joma.paper.neox import transformers_missing
 from joma.paper.small_models import ARCHITECTURES, LENGTH, OF_TRANSFORMERS, VOCABULARY, EngineModel, build
 from joma.probe import watch
@@ -223,26 +233,20 @@ def charts(t: Measured) -> Iterator[Chart]:
     """Draw the largest logit of every run, and the events with each cure."""
     curves = select(t.curves, cure="none")
     curves = curves.assign(run=curves["architecture"] + " " + curves["seed"].astype(str))
-    labels = {"largest_logit": "largest attention logit", "event": "share of runs with an event", "cure": ""}
-    by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "labels": labels}
-    yield lines(curves, "step", "largest_logit", y_log=True, **by, **caption("alarm"))
+    by: dict[str, Any] = {"color": "architecture", "detail": "run", "facet": "drive", "y_log": True}
+    yield lines(curves, "step", "largest_logit", **by, **caption("alarm"))
     runs = driven(t).assign(event=np.isfinite(driven(t)["event"]) * 1.0)
     shares = select(runs, architecture="decoder").groupby(["cure", "drive"], as_index=False, sort=False)["event"].mean()
-    yield bars(shares, "cure", "event", color="drive", labels=labels, **caption("alarm-cures"))
+    yield bars(shares, "cure", "event", color="drive", **caption("alarm-cures"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="alarm",
-        title="An alarm that warns before attention collapses",
-        source="Our question",
-        question="Does the alarm of joma.watch warn before attention collapses, with forecasts that hold, and is it "
-        "quiet in healthy runs? Does a bound on the largest logit do as well? Do QK norm, soft-cap and QK-clip cure?",
+        **catalogue("alarm"),
         presets={"quick": QUICK, "full": AlarmConfig()},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 15.0, "full": 250.0},
         needs=lambda config, device: transformers_missing() if {*OF_TRANSFORMERS} & {*config.architectures} else "",
         in_tasks=True,
     ),

@@ -24,13 +24,12 @@ from joma.engine.config import RunConfig
 from joma.engine.sources import corpus_of, source_of
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
-from joma.paper import figures6_8 as models
-from joma.paper.experiment import Experiment, Measured, gathered, over_seeds, select
-from joma.paper.figures6_8 import FROZEN, SETTING, VISIBLE
+from joma.paper import language_models as models
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, over_seeds, select
+from joma.paper.language_models import FROZEN, LONG, SETTING, VISIBLE, Settings, small
 from joma.paper.latent_neurons import of_one_run
 from joma.store import Store, Task
 
-Settings = dict[str, Any]
 AFTER, BEFORE, RMS, GELU = "norms after", "norms before", "RMS before", "GELU, norms before"
 NO_ATTENTION, NO_MLP, BERT = "no attention residual", "no MLP residual", "BERT"
 NORMS: dict[str, Settings] = {
@@ -65,16 +64,16 @@ CONTROLS = {f"{norm}, {FROZEN}": norm for norm in (AFTER, BEFORE)}
 SPREAD, SPREAD_START, UNIGRAM = "token_spread", "token_spread_start", "unigram_entropy"
 LEAST_CORRELATION, LEAST_ARMS, NUM_BOOTSTRAPS = 0.5, 5, 2000
 """Threshold of the correlation over arms, arms from which on it is asked, and draws for its error."""
-LONG = Settings(precision="bf16", steps=20_000, epochs=None, measure_every=200, measure_spacing="early")
-CPU: Settings = dict(models.QUICK.settings)
-"""The common setting of the open questions, next to figure 6's recipe, and that of trials on a CPU."""
+SHORT = small(1000, 64, steps=3000, measure_every=50, measure_spacing="early", valid_windows=10)
+TINY = small(500, 32, steps=80, measure_every=8, valid_windows=3)
+"""Settings of small models and of trials on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArchitecturesConfig:
     """Arms, depths, rates and seeds; no earlier result used these seeds."""
 
-    text: str = models.WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG)
     depths: tuple[int, ...] = (1, 5)
     arms: tuple[str, ...] = tuple(ARMS)
@@ -91,14 +90,13 @@ class ArchitecturesConfig:
 
 
 FEW: Settings = {"judged": (AFTER, BEFORE, *list(WITHOUT)[:2]), "depths": (1,), "needs_gpu": False}
-SHORT = CPU | Settings(vocabulary_cap=1000, steps=3000, measure_every=50, measure_spacing="early", valid_windows=10)
 SMALL = ArchitecturesConfig(arms=(), rate=1e-3, seeds=(231, 232, 233, 234), below_unigram=0.5, settings=SHORT, **FEW)
 """Two arms with and without the residual, 1,000 words, width 64: minutes on one CPU core. Of so few words, pairs of
 neighbours say 0.6 nats more than single ones, so an arm counts from 0.5 nats on."""
-TRIED: Settings = {"rates": (1e-3, 1e-2), "choosing_seeds": (1,), "seeds": (2, 3), "below_unigram": -1.0}
-TINY = {"vocabulary_cap": 500, "width": 32, "hidden": 32, "embedding_scale": 6.0, "steps": 80, "measure_every": 8}
-TRIED |= {"settings": CPU | TINY, "arms": (*FEW["judged"], BERT)}
-QUICK = ArchitecturesConfig(text=models.EMBEDDED, **TRIED, **FEW)
+QUICK = ArchitecturesConfig(
+    text="python-docs", settings=TINY, arms=(*FEW["judged"], BERT), rates=(1e-3, 1e-2), choosing_seeds=(1,),
+    seeds=(2, 3), below_unigram=-1.0, **FEW,
+)  # fmt: skip
 
 
 def states(config: RunConfig, parameters: Parameters, device: str) -> dict[str, float]:
@@ -164,7 +162,7 @@ def rises(t: Measured, arms: Mapping[str, str], **limits: Any) -> Iterator[Numbe
     for depth, own in table[table["seed"].isin(t.config.seeds)].groupby("depth"):
         by_seed = own.pivot_table("rise", "seed", "condition")
         counting = [arm for arm in arms if arm in set(own.loc[own["counts"], "condition"])]
-        about: dict[str, Any] = {"setting": f"depth {depth}"}
+        about: Settings = {"setting": f"depth {depth}"}
         yield Number.exact("arms that count", len(counting), **about)
         for arm in counting:
             both = by_seed.reindex(columns=[arm, arms[arm]]).dropna()
@@ -203,7 +201,7 @@ def uniformity_numbers(t: Measured) -> Iterator[Number]:
             continue
         drawn = np.random.default_rng(0).integers(len(arms), size=(NUM_BOOTSTRAPS, len(arms)))
         (value, control), bootstraps = rank_correlations(arms), rank_correlations(arms[drawn])
-        about: dict[str, Any] = {"n": len(arms), "df": len(arms) - 1, "difference_df": len(arms) - 1}
+        about: Settings = {"n": len(arms), "df": len(arms) - 1, "difference_df": len(arms) - 1}
         about |= {"error": np.nanstd(bootstraps[:, 0]), "difference_error": np.nanstd(-np.diff(bootstraps))}
         about |= {"control": control, "control_name": "uniformity before training", "setting": f"depth {depth}"}
         yield Number(name="rank correlation over arms", value=value, at_least=LEAST_CORRELATION, **about)
@@ -213,32 +211,22 @@ def charts(t: Measured) -> Iterator[Chart]:
     """Draw the rise of every arm, and the rises over the token uniformity."""
     table = trained(t)
     table["depth"] = "depth " + table["depth"].astype(str)
-    means = over_seeds(table, ["condition", "depth"], "rise")
-    means = means.merge(table.groupby(["condition", "depth"], as_index=False)[SPREAD].mean())
-    labels = {"mean": "largest rise of a layer (nats)", "condition": "", SPREAD: "token uniformity at the end"}
-    common: dict[str, Any] = {"facet": "depth", "labels": labels, "rules": [Rule(VISIBLE)], "error": ("low", "high")}
-    caption = "Means over seeds at each arm's rate; bars are two standard errors. Dotted: a rise that counts."
-    common, title = common | {"caption": caption}, "Largest rise of a layer's entropy by architecture"
-    yield points(means, "condition", "mean", n="size", id="architectures-rise", title=title, **common)
-    title = "Rise and token uniformity over architectures"
+    means, spread = (over_seeds(table, ["condition", "depth"], name) for name in ("rise", SPREAD))
+    means[SPREAD] = spread["mean"]
+    by: Settings = {"facet": "depth", "rules": [Rule(VISIBLE)]}
+    yield points(means, "condition", "mean", n="size", **by, **caption("architectures-rise"))
     arms = means[~means["condition"].isin(CONTROLS)]
-    yield points(arms, SPREAD, "mean", id="architectures-uniformity", title=title, **common)
+    yield points(arms, SPREAD, "mean", **by, **caption("architectures-uniformity"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="architectures",
-        title="Attention entropy over architectures",
-        source="Open question 3",
-        question="In which architectures does attention entropy fall and rise again, does it need the residual around "
-        "attention, and does the rise go with how different tokens stay?",
+        **catalogue("architectures"),
         presets={"quick": QUICK, "small": SMALL, "full": ArchitecturesConfig()},
         compute=compute,
         claims=(rise_numbers, residual_numbers, uniformity_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 5400.0},
         needs=models.needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -31,8 +31,9 @@ from joma.engine.step import Stepper
 from joma.models import vocabulary_loss
 from joma.models.batch import Batch, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, caption, gathered
-from joma.paper.figures6_8 import EMBEDDED, QUICK, WIKITEXT2, needs
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered
+from joma.paper.figures6_8 import QUICK
+from joma.paper.language_models import needs
 from joma.store import Store, Task, Workspace
 
 TOGETHER = "all layers together"
@@ -52,7 +53,7 @@ BEGUN = 1000
 class DriftConfig:
     """Where Assumption 1 is tested: E[g x] of every layer while a model is trained."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: {"precision": "bf16"})
     """Settings in which the models differ from the paper's recipe."""
     rate: float = 1e-4
@@ -66,7 +67,7 @@ class DriftConfig:
 
 
 SMALL = DriftConfig(
-    text=EMBEDDED, settings=QUICK.settings, rate=QUICK.rate, depth=2, steps=(0, 5, 15, 50, 150), num_windows=20,
+    text="python-docs", settings=QUICK.settings, rate=QUICK.rate, depth=2, steps=(0, 5, 15, 50, 150), num_windows=20,
     seeds=(1,), needs_gpu=False,
 )  # fmt: skip
 
@@ -202,18 +203,12 @@ def stationarity(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the cosine with the end over training, layer by layer."""
     means = t.drift.groupby(["mode", "layer", "step"], as_index=False)["cosine"].mean()
-    labels = {"cosine": "cosine with E[g x] of the end", "step": "training step"}
-    by: dict[str, Any] = {"color": "layer", "facet": "mode", "x_log": True, "labels": labels}
-    yield lines(means, "step", "cosine", **by, **caption("assumption1"))
+    yield lines(means, "step", "cosine", color="layer", facet="mode", x_log=True, **caption("assumption1"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="assumption1",
-        title="Does E[g x] stay constant while a model is trained?",
-        source="Section 2, Assumption 1",
-        question="Is the backpropagated gradient term constant, as Assumption 1 says, when one layer is trained and "
-        "when all are?",
+        **catalogue("assumption1"),
         presets={"quick": SMALL, "full": DriftConfig()},
         compute=compute,
         claims=(stationarity,),

@@ -26,7 +26,7 @@ from scipy import special
 
 from joma.charts import Chart, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, select
 from joma.paper.width import contexts
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionFlow, AttentionKind, Embeddings, Layer, learning_time
@@ -174,22 +174,17 @@ def charts(t: Measured) -> list[Chart]:
     """Draw measured over predicted times of all tokens, for half of the way."""
     half = select(t.times, fraction=0.5)
     half = half.melt(["kind", "seed", "token", "measured"], [PRINTED, MODEL], "flow", "predicted")
-    labels = {"predicted": "predicted time to half", "measured": "measured time to half", "kind": "", "flow": ""}
-    by: dict[str, Any] = {"color": "kind", "order": tuple(RATES), "facet": "flow", "labels": labels}
-    by |= {"x_log": True, "y_log": True, "share_x": False}
+    by: dict[str, Any] = {"color": "kind", "order": tuple(RATES), "facet": "flow", "share_x": False}
+    by |= {"x_log": True, "y_log": True}
     return [points(half, "predicted", "measured", **by, **caption("convergence-speeds"))]
 
 
 EXPERIMENTS = (
     Experiment(
-        id="convergence-speeds",
-        title="Convergence speeds of tokens in a trained layer",
-        source=SOURCE,
-        question="Do the tokens of a trained layer converge at the speeds that Eqn 6 predicts from where they end?",
+        **catalogue("convergence-speeds"),
         presets={"quick": SpeedsConfig(num_tokens=10, num_classes=3, seeds=(1, 2, 3)), "full": SpeedsConfig()},
         compute=compute,
         claims=(printed_numbers, model_numbers),
         charts=charts,
-        seconds={"quick": 5.0, "full": 60.0},
     ),
 )

@@ -19,7 +19,7 @@ from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled, heading, short_answer
 from joma.paper.experiment import MODULES, experiment, select
-from joma.paper.figures6_8 import PAPER
+from joma.paper.language_models import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
 from joma.store.files import write_text
 
@@ -29,7 +29,7 @@ SHORT_COMMIT = 8
 KEPT_PRESETS = ("small", "full")
 """Presets whose results are kept. One is replaced by the same or a later one of these."""
 SHOWN_DEPTH = 2
-"""Depth of the models in the first picture: two layers can be told apart."""
+"""Depth of the models in the first picture: two layers are easy to see."""
 DATE = 10
 """Letters of a time that are its date."""
 SHARED = ("number", "setting", "control is", "unit")

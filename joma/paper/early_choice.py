@@ -26,8 +26,17 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, gathered, over_seeds, select
-from joma.paper.figures6_8 import EMBEDDED, ENTROPY, LOSS, PAPER, WIKITEXT2, needs, one_task
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, over_seeds, select
+from joma.paper.language_models import (
+    ENTROPY,
+    LONG,
+    LOSS,
+    PAPER,
+    Settings,
+    needs,
+    one_task,
+    small,
+)
 from joma.store import Store
 
 TIMES = (0.05, 0.1, 0.2)
@@ -44,18 +53,15 @@ ROOM = 0.01
 HALVED, SMALLEST = 0.5, 1e-9
 """Part of the loss's regret that must be gained, and the least gain that counts as one."""
 RUN = ["depth", "seed", "lr"]
+MEASURED = {"measure_every": 10, "measure_spacing": "log"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlyChoiceConfig:
     """Learning rates, depths and seeds; no earlier result used these seeds."""
 
-    text: str = WIKITEXT2
-    settings: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 10, "measure_spacing": "log"
-        }
-    )  # fmt: skip
+    text: str = "wikitext2"
+    settings: Mapping[str, Any] = field(default_factory=lambda: LONG | MEASURED)
     rate: float = 1e-4
     """The recipe's; the runs have `rates`."""
     rates: tuple[float, ...] = (
@@ -71,26 +77,19 @@ class EarlyChoiceConfig:
 SMALL = EarlyChoiceConfig(
     rates=(3e-4, 7e-4, 1.6e-3, 3.5e-3, 8e-3, 1.8e-2, 4e-2, 9e-2), depths=(1, 2), fitted=None,
     seeds=(311, 312, 313, 314, 315), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 1000, "width": 32, "hidden": 32, "embedding_scale": 6.0, "batch": 10, "steps": 1000,
-        "epochs": None, "measure_every": 10, "measure_spacing": "log", "valid_windows": 10, "precision": "fp32",
-    },
+    settings=small(1000, 32, steps=1000, valid_windows=10, **MEASURED),
 )  # fmt: skip
 """Eight rates over as large a range, larger as the training is shorter; 1,000 words and width 32."""
-
 QUICK = EarlyChoiceConfig(
-    text=EMBEDDED, rates=(1e-3, 5e-3, 2e-2, 8e-2), depths=(1, 2), fitted=None, seeds=(1, 2), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 500, "width": 16, "hidden": 16, "embedding_scale": 4.0, "batch": 10, "steps": 100,
-        "measure_every": 10, "measure_spacing": "log", "valid_windows": 1, "precision": "fp32",
-    },
+    text="python-docs", rates=(1e-3, 5e-3, 2e-2, 8e-2), depths=(1, 2), fitted=None, seeds=(1, 2), needs_gpu=False,
+    settings=small(500, 16, steps=100, valid_windows=1, **MEASURED),
 )  # fmt: skip
 
 
 def compute(config: EarlyChoiceConfig, store: Store) -> Measured:
     """Train every depth at every rate, a task for each depth, and choose."""
     metrics = (LOSS, ENTROPY, LOGIT, GRADIENT_RANK)
-    own: dict[str, Any] = {"metrics": metrics, "measure_extra": True, "lr": config.rates}
+    own: Settings = {"metrics": metrics, "measure_extra": True, "lr": config.rates}
     t = gathered(store, [one_task(config, store.device, PAPER, depth, **own) for depth in config.depths])
     if set(config.depths) - set(t.runs["depth"] if t else ()):  # a rule needs them all
         return Measured()
@@ -186,11 +185,11 @@ def entropy_numbers(t: Measured) -> Iterator[Number]:
     """
     loss, both, shuffled = (of_seeds(t, name) for name in ("loss", BOTH, SHUFFLED))
     has_room = loss.mean() >= ROOM
-    about: dict[str, Any] = {"unit": "nats", "control_name": SHUFFLED, "paired": True}
+    about: Settings = {"unit": "nats", "control_name": SHUFFLED, "paired": True}
     for words, share, limit in (("minus", 1.0, -SMALLEST), ("minus half", HALVED, 0.0)):
         name = f"regret of loss with entropy {words} that of loss alone"
-        limits: dict[str, Any] = {"at_most": limit} if has_room else {}
-        yield Number.mean(name, both - share * loss, control=shuffled - share * loss, **limits, **about)
+        values, control = both - share * loss, shuffled - share * loss
+        yield Number.mean(name, values, control=control, at_most=limit if has_room else None, **about)
     yield Number.mean("regret of loss alone", loss, unit="nats", key="loss")
     yield Number.mean("regret of loss with entropy", both, unit="nats", key="both")
     yield Number.exact("room: regret of loss alone reaches 0.01 nats (1) or not (0)", float(has_room), key="room")
@@ -207,30 +206,20 @@ def predictor_numbers(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw regrets over time, and final loss and early entropy over rates."""
     regrets = over_seeds(t.choices, ["predictor", "depth", "time"], "regret")
-    named = {"mean": "regret (nats)", "time": "part of training", "predictor": ""}
-    by: dict[str, Any] = {"color": "time", "facet": "depth", "error": ("low", "high"), "labels": named}
-    yield points(regrets, "predictor", "mean", **by, **caption("early-choice"))
-    look: dict[str, Any] = {"band": ("low", "high"), "x_log": True}
-    early = select(t.features, time=JUDGED_TIME)
-    for id, column, label in (("rates", "final", "final loss (nats)"), ("entropy", ENTROPY_SLOPE, "slope (nats)")):
-        own, named = over_seeds(early, ["depth", "lr"], column), {"mean": label, "lr": "learning rate"}
-        yield lines(own, "lr", "mean", color="depth", labels=named, **look, **caption(f"early-choice-{id}"))
+    yield points(regrets, "predictor", "mean", color="time", facet="depth", **caption("early-choice"))
+    for id, column in (("rates", "final"), ("entropy", ENTROPY_SLOPE)):
+        own = over_seeds(select(t.features, time=JUDGED_TIME), ["depth", "lr"], column)
+        yield lines(own, "lr", "mean", color="depth", x_log=True, **caption(f"early-choice-{id}"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="early-choice",
-        title="Choosing the learning rate early",
-        source="Our question",
-        question="Does attention entropy, after a tenth of training, help to choose the learning rate with the lowest "
-        "final loss?",
+        **catalogue("early-choice"),
         presets={"quick": QUICK, "small": SMALL, "full": EarlyChoiceConfig()},
-        seconds={"quick": 15.0, "small": 500.0, "full": 1200.0},
         compute=compute,
         claims=(entropy_numbers, predictor_numbers),
         charts=charts,
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -14,7 +14,6 @@ learned embeddings conserve is `joma verify thm1-learned`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionKind, Embeddings, Invariant, Layer, Samples, fixed_gradient
 from joma.theory.activations import linear
@@ -122,17 +121,12 @@ def dimension_numbers(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> list[Chart]:
     """Draw the error over dimensions."""
     errors = over_seeds(t.runs[t.runs["kind"] != ORTHONORMAL], ["kind", "dim"], "error")
-    look: dict[str, Any] = {"color": "kind", "band": ("low", "high"), "x_log": True, "y_log": True}
-    labels = {"dim": "dimensions of the embedding", "mean": "relative error of Theorem 1", "kind": "embeddings"}
-    return [lines(errors, "dim", "mean", labels=labels, **look, **caption("embeddings"))]
+    return [lines(errors, "dim", "mean", color="kind", x_log=True, y_log=True, **caption("embeddings"))]
 
 
 EXPERIMENTS = (
     Experiment(
-        id="embeddings",
-        title="Theorem 1 with almost orthogonal embeddings",
-        source="Section 7; open question 1",
-        question="How wrong is Theorem 1 when embeddings overlap, and how many dimensions make them almost orthogonal?",
+        **catalogue("embeddings"),
         presets={
             "quick": EmbeddingsConfig(dims=(50, 100, 200, 400), num_tokens=40, seeds=(1, 2, 3)),
             "full": EmbeddingsConfig(),
@@ -140,6 +134,5 @@ EXPERIMENTS = (
         compute=compute,
         claims=(order_numbers, dimension_numbers),
         charts=charts,
-        seconds={"quick": 5.0, "full": 120.0},
     ),
 )

@@ -26,38 +26,35 @@ PRESETS = ("quick", "small", "full")
 - `full`: the paper's settings, on one GPU.
 """
 
-MODULES = {
-    "figure1": "figure1",
-    "figures2-3": "figures2_3",
-    "figure4": "figure4",
-    "figure5": "figure5",
-    "figure6": "figures6_8",
-    "rebound-controls": "figures6_8",
-    "figure8": "figures6_8",
-    "figure6-wikitext103": "figures6_8",
-    "rebound-cause": "rebound_cause",
-    "rebound-cause-depth1": "rebound_cause",
-    "rebound-answer": "rebound_cause",
-    "rebound-parts": "rebound_parts",
-    "gradient-rank": "gradient_rank",
-    "early-choice": "early_choice",
-    "real-hierarchies": "real_hierarchies",
-    "assumption1": "assumption1",
-    "figure7": "figure7",
-    "figure7-public": "figure7",
-    "figure9": "figure9",
-    "figure10": "figure10",
-    "figure10-public": "figure10",
-    "table1": "table1",
-    "alarm": "alarm",
-    "embeddings": "embeddings",
-    "convergence-speeds": "convergence_speeds",
-    "width": "width",
-    "architectures": "architectures",
-    "free-logits": "free_logits",
-    "scale": "scale",
-}
+
+@cache
+def _read(name: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a table of this folder by their ids, words on one line."""
+    rows = tomllib.loads(resources.files("joma.paper").joinpath(name).read_text(encoding="utf-8"))
+    return {
+        id: {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in row.items()}
+        for id, row in rows.items()
+    }
+
+
+MODULES = {id: row.pop("module", id.replace("-", "_")) for id, row in _read("experiments.toml").items()}
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
+
+
+def catalogue(id: str) -> dict[str, Any]:
+    """Return what `experiments.toml` says of an experiment: title, source, question, seconds and the texts' preset."""
+    return {"id": id, "seconds": {}, "text_preset": "full", **_read("experiments.toml")[id]}
+
+
+def caption(id: str) -> dict[str, Any]:
+    """Return the options of `joma.charts` that name a chart: its id, and title, caption and labels in `charts.toml`."""
+    row = _read("charts.toml")[id]
+    return {"id": id} | {name: row[name] for name in ("title", "caption", "labels") if name in row}
+
+
+def claims_at(id: str) -> list[str]:
+    """Return the claims that a chart shows by itself, from `charts.toml`."""
+    return _read("charts.toml").get(id, {}).get("claims", [])
 
 
 class Measured(Tables):
@@ -164,21 +161,6 @@ def joined(parts: Iterable[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFram
 def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
     """Return the tables of all tasks that are finished, those of one name joined."""
     return Measured(**joined(each.tables for each in store.gather(tasks)))
-
-
-@cache
-def _charts() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8"))
-
-
-def caption(id: str) -> dict[str, str]:
-    """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
-    return {"id": id} | {name: " ".join(_charts()[id][name].split()) for name in ("title", "caption")}
-
-
-def claims_at(id: str) -> list[str]:
-    """Return the claims that a chart shows by itself, from `charts.toml`."""
-    return _charts().get(id, {}).get("claims", [])
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from joma.charts import Chart, bars
 from joma.claims import Number, claim
 from joma.models.batch import Batch
 from joma.models.layer import ATTENTIONS, CONTEXTUAL, QUERIES, AnalysedLayer, G, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, caption, crossed, joined
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, crossed, joined
 from joma.store.work import Workspace
 from joma.theory import Attention, AttentionKind, Embeddings, Layer, Samples, activation
 
@@ -201,25 +201,19 @@ CLAIMS = (layer_numbers, softmax_numbers)
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the scores of each sentence under the three attentions, and the hidden nodes."""
-    names: dict[str, Any] = {"labels": {"b": "attention score b", "h": "hidden value h", "z": "logit z"}}
     scores, nodes = (frame.assign(sentence="“" + frame["sentence"] + "”") for frame in (t.scores, t.nodes))
-    by: dict[str, Any] = {"color": "attention", "facet": "sentence", **names}
+    by: dict[str, Any] = {"color": "attention", "facet": "sentence"}
     yield bars(scores, "token", "b", **by, **caption("figure1"))
-    yield bars(scores.drop_duplicates("token"), "token", "z", **names, **caption("figure1-logits"))
+    yield bars(scores.drop_duplicates("token"), "token", "z", **caption("figure1-logits"))
     yield bars(nodes.astype({"node": str}), "node", "h", **by, **caption("figure1-nodes"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="figure1",
-        title="One layer, three attentions",
-        source="Section 2, figure 1b",
-        question="What does the analysed layer compute under linear, exp and softmax attention, and is the layer that "
-        "is trained here the one of the theory?",
+        **catalogue("figure1"),
         presets={"quick": Figure1Config(), "full": Figure1Config(num_layers=200)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 1.0, "full": 2.0},
     ),
 )

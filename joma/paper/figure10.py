@@ -1,6 +1,6 @@
 """Figure 10: single neurons that fire for several unrelated contexts, with the tokens that the query attends to.
 
-Two questions are told apart. Do the two contexts that fire a neuron most attend to unrelated tokens? That is what the
+There are two questions. Do the two contexts that fire a neuron most attend to unrelated tokens? That is what the
 figure shows, and chance gives it too. Do the contexts of a neuron fall into several patterns, each of which recurs?
 That is superposition. Both are asked of a small GPT-NeoX trained here, of the same before training, and with neurons
 and contexts shuffled. The unit is the model: one seed decides nothing.
@@ -35,7 +35,7 @@ from joma.measure.superposition import (
     superposed_neurons,
 )
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, caption, gathered, one_thread
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, one_thread
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.hub import hub_errors
 from joma.probe.neurons import NeuronReading, read_neurons
@@ -315,11 +315,7 @@ def charts(t: Measured) -> Iterator[Chart]:
 
 EXPERIMENTS = (
     Experiment(
-        id="figure10",
-        title="Superposition: one neuron, several patterns",
-        source=SOURCE,
-        question="Do single hidden neurons fire for several contexts whose attended tokens are unrelated, more so than "
-        "in a network that was not trained?",
+        **catalogue("figure10"),
         presets={
             "quick": Figure10Config(model=neox.QUICK, num_contexts=1000, length=neox.QUICK.window),
             "full": Figure10Config(model=neox.FULL, num_contexts=3000, length=64),
@@ -331,10 +327,7 @@ EXPERIMENTS = (
         in_tasks=True,
     ),
     Experiment(
-        id="figure10-public",
-        title="The paper's eight texts in Pythia",
-        source=SOURCE,
-        question="Which neurons of Pythia-70M and Pythia-160M fire for both texts of each of the paper's pairs?",
+        **catalogue("figure10-public"),
         presets={"quick": PublicTextsConfig(), "full": PublicTextsConfig()},
         compute=compute_public,
         claims=PUBLIC_CLAIMS,

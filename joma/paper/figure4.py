@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from joma.charts import Chart, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, catalogue, crossed
 from joma.store.work import Workspace
 from joma.theory.convergence import ConvergenceFlow, normalised_field
 from joma.theory.integrate import integrate
@@ -314,12 +314,9 @@ CLAIMS = (rebound_numbers, order_numbers, condition_numbers, script_numbers)
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw components and entropies, and the controls."""
-    names = {"t": "time", "rise": "rise after the dip (nats)", "curve": ""}
-    names |= dict.fromkeys(("entropy", "nats"), "attention entropy (nats)")
     by: dict[str, Any] = {"facet": "flow", "x_log": True, "share_x": False}
-    labels: dict[str, Any] = {"labels": names}
     paths = t.paths[t.paths["t"] > 0].replace({"flow": LABELS})
-    yield lines(paths, "t", "v", color="component", **by, **labels, **caption("figure4"))
+    yield lines(paths, "t", "v", color="component", **by, **caption("figure4"))
     panels = {name: with_control(t.entropies, name) for name in FLOWS}
     shown = pd.concat(
         panel[panel["t"] >= t.facts[f"entropy moves, {name}"]].assign(flow=LABELS[name], own=panel["flow"])
@@ -327,30 +324,23 @@ def charts(t: Measured) -> Iterator[Chart]:
     )
     shown["attention"] = np.where(shown["own"] == WITHOUT, WITHOUT, "with attention")
     shown["curve"] = "softmax(v²/" + shown["temperature"].map("{:g}".format) + ")"
-    by |= {"color": "curve", "dash": "attention", "labels": names | {"curve": "curve"}}
-    yield lines(shown, "t", "entropy", **by, **caption("figure4-entropy"))
+    yield lines(shown, "t", "entropy", color="curve", dash="attention", **by, **caption("figure4-entropy"))
     dips = t.dips.assign(curve=t.dips["flow"].replace(LABELS) + ", T = " + t.dips["temperature"].map("{:g}".format))
-    dips = pd.concat(
-        [dips.assign(attention="with attention"), dips.assign(attention=WITHOUT, rise=dips["control_rise"])]
-    )
-    yield points(dips, "curve", "rise", color="attention", **labels, **caption("figure4-rise"))
-    yield lines(t.no_rebound, "t", "entropy", color="targets", **labels, **caption("figure4-refused"))
+    without = dips.assign(attention=WITHOUT, rise=dips["control_rise"])
+    both = pd.concat([dips.assign(attention="with attention"), without])
+    yield points(both, "curve", "rise", color="attention", **caption("figure4-rise"))
+    yield lines(t.no_rebound, "t", "entropy", color="targets", **caption("figure4-refused"))
     script = t.script.rename(columns={"entropy": "explicit steps", "flow": "exact flow"})
     script = script.melt("step", ["explicit steps", "exact flow"], "run", "nats")
-    yield lines(script, "step", "nats", color="run", dash="run", **labels, **caption("figure4-script"))
+    yield lines(script, "step", "nats", color="run", dash="run", **caption("figure4-script"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="figure4",
-        title="Components learned one after another; the attention entropy drops and rebounds",
-        source="Section 4, figure 4",
-        question="Do salient components come first, and does the attention entropy drop and rebound, under Eqn 6 as "
-        "printed, under the variant in the paper's scripts and under the flow that the model really has?",
+        **catalogue("figure4"),
         presets={"quick": Figure4Config(), "full": Figure4Config(num_draws=400)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 4.0, "full": 22.0},
     ),
 )

@@ -32,7 +32,7 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot, name_of
 from joma.engine.sources import tree_of
 from joma.models.batch import LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, caption, gathered, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.randomness import run_keys
 from joma.store import Store
@@ -103,7 +103,7 @@ class Figure5Config:
     num_shuffles: int = 20
 
     def __post_init__(self) -> None:
-        """Refuse measurements that miss the end, and trees that cannot be told apart."""
+        """Refuse measurements that miss the end, and trees that do not differ in depth."""
         if self.steps % self.checkpoint_every:
             raise ValueError(f"`checkpoint_every` must divide {self.steps} steps, got {self.checkpoint_every}.")
         if self.deep.tree_depth <= self.shallow.tree_depth:
@@ -129,7 +129,7 @@ def compute(config: Figure5Config, store: Store) -> Measured:
     tables = theory(config)
     if found and len(found.rows):
         runs = found.rows
-        tables |= {"curves": over_seeds(runs), "levels": learned_levels(runs), "leads": attention_leads(runs)}
+        tables |= {"curves": averaged(runs), "levels": learned_levels(runs), "leads": attention_leads(runs)}
     return Measured(**tables)
 
 
@@ -247,7 +247,7 @@ def _run_rows(config: Figure5Config, run: RunConfig, folder: Path, end: Paramete
     return rows
 
 
-def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+def averaged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return means and standard errors between seeds, and what was added to the means since the first step."""
     groups = runs.groupby([*CURVE, "step"])
     means = groups[["value", "control"]].mean().assign(error=groups["value"].sem().fillna(0.0)).reset_index()
@@ -397,8 +397,8 @@ def level_numbers(t: Measured) -> Iterator[Number]:
     if own.empty:
         return
     by_seed, later = own.groupby("seed")[["gain", "control_gain"]].mean(), delays(own)
-    name, beside = "NCorr added by training, over blocks and levels", by_seed["control_gain"]
-    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, control=beside, control_name=SHUFFLED, key="gain")
+    name, idle = "NCorr added by training, over blocks and levels", by_seed["control_gain"]
+    gain = _trained(t, name, by_seed["gain"], LEAST_GAIN, control=idle, control_name=SHUFFLED, key="gain")
     if outcome_of(gain) is Outcome.REFUTED:  # where nothing is learned there is no order to judge
         gain, later = gain.model_copy(update={"at_least": None}), later[:0]
     name = "half time of the highest level over that of the lowest in the same block"
@@ -453,48 +453,28 @@ def charts(t: Measured) -> Iterator[Chart]:
     limit = t.limit.assign(panel="Theorem 5 with ρ near 1", by="ε = " + t.limit["epsilon"].map("{:g}".format))
     ends = limit.drop_duplicates("height").assign(by=names["limit"], chance=lambda each: each["limit"])
     curves = table.melt(["panel", "height"], list(names), "by", "chance").replace({"by": names})
-    order = [*names.values(), *limit["by"].unique()]
-    marks = table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high)
-    by: dict[str, Any] = {"color": "by", "order": order, "facet": "panel", "share_x": False, "marks": marks}
-    labels = {"height": "height H of the common ancestor", "chance": "P[l | m]", "by": ""}
     curves = pd.concat([curves, ends, limit.assign(chance=limit["exact"])])
-    yield lines(curves, "height", "chance", labels=labels, **by, **caption("figure5-cooccurrence"))
-    flow, labels = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"]), {"height": "height H"}
-    by, shown = {"color": "height", "facet": "panel"}, "attention / uniform"
-    uniform: dict[str, Any] = {"rules": [Rule(1.0)]}
-    names = labels | {"t": "time", "attention": shown}
-    yield lines(flow, "t", "attention", labels=names, **by, **uniform, **caption("figure5-flow"))
-    for what, kinds, label, options in (
-        (
-            ATTENTION,
-            {"value": "measured", "control": "relabelled leaves"},
-            shown,
-            uniform | caption("figure5-attention"),
-        ),
-        (
-            NCORR,
-            {"added": "measured", "added_control": SHUFFLED},
-            "NCorr added since step 0",
-            caption("figure5-levels"),
-        ),
-    ):
-        if "curves" not in t:
-            return
+    by: dict[str, Any] = {"color": "by", "order": [*names.values(), *limit["by"].unique()], "facet": "panel"}
+    by |= {"marks": table.assign(chance=table["sampled"], by=names["exact"], low=low, high=high), "share_x": False}
+    yield lines(curves, "height", "chance", **by, **caption("figure5-cooccurrence"))
+    flow = t.flow.assign(panel=t.flow["tree"] + " tree, " + t.flow["flow"])
+    by, uniform = {"color": "height", "facet": "panel"}, [Rule(1.0)]
+    yield lines(flow, "t", "attention", rules=uniform, **by, **caption("figure5-flow"))
+    shown = (
+        (ATTENTION, {"value": "measured", "control": "relabelled leaves"}, uniform, "figure5-attention"),
+        (NCORR, {"added": "measured", "added_control": SHUFFLED}, (), "figure5-levels"),
+    )
+    for what, kinds, rules, id in shown if "curves" in t else ():
         curves = select(t.curves, what=what)
         curves = curves.assign(panel=curves["tree"] + " tree, block " + curves["layer"].astype(str))
         parts = [curves.assign(y=curves[column], kind=kind) for column, kind in kinds.items()]
         parts[0] = parts[0].assign(low=parts[0]["y"] - curves["error"], high=parts[0]["y"] + curves["error"])
-        by |= {"dash": "kind", "band": ("low", "high"), "labels": labels | {"kind": "", "y": label}}
-        yield lines(pd.concat(parts), "step", "y", **by, **options)
+        yield lines(pd.concat(parts), "step", "y", dash="kind", rules=rules, **by, **caption(id))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="figure5",
-        title="Hierarchies of latents: co-occurrence, attention and neurons",
-        source="Section 5, Theorem 5, Eqn 8, figure 5",
-        question="Does co-occurrence fall with the height of the common ancestor, does attention pick tokens up in "
-        "that order, and which level of latents does each block learn first?",
+        **catalogue("figure5"),
         presets={"quick": QUICK, "full": Figure5Config()},
         compute=compute,
         claims=CLAIMS,

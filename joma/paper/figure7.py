@@ -26,7 +26,7 @@ from joma.data.text import Corpus
 from joma.measure.effects import describe
 from joma.metrics import METRICS
 from joma.paper import neox
-from joma.paper.experiment import Experiment, Measured, gathered, one_thread, select
+from joma.paper.experiment import Experiment, Measured, catalogue, gathered, one_thread, select
 from joma.paper.neox import NeoxConfig, hub_missing, transformers_missing
 from joma.probe.audit import NO_FLAG, audit
 from joma.probe.findings import Fault
@@ -364,33 +364,26 @@ def charts(t: Measured) -> Iterator[Chart]:
         )
 
 
+FIGURE7 = Experiment(
+    **catalogue("figure7"),
+    presets={
+        "quick": Figure7Config(model=neox.QUICK, num_windows=8),
+        "full": Figure7Config(model=neox.FULL, num_windows=32),
+    },
+    compute=compute,
+    claims=CLAIMS,
+    charts=charts,
+    needs=lambda config, device: transformers_missing(),
+    in_tasks=True,
+)
 EXPERIMENTS = (
-    Experiment(
-        id="figure7",
-        title="Checkpoint series: stable rank and attention entropy",
-        source=SOURCE,
-        question="Over the checkpoints of a language model, does the stable rank of the MLP's lower matrix drop and "
-        "bounce back in top layers and fall in bottom layers?",
-        presets={
-            "quick": Figure7Config(model=neox.QUICK, num_windows=8),
-            "full": Figure7Config(model=neox.FULL, num_windows=32),
-        },
-        compute=compute,
-        claims=CLAIMS,
-        charts=charts,
-        needs=lambda config, device: transformers_missing(),
-        in_tasks=True,
-    ),
-    Experiment(
-        id="figure7-public",
-        title="The checkpoints of OPT and Pythia",
-        source=SOURCE,
-        question="The same of the paper's own series, from the Hugging Face hub.",
+    FIGURE7,
+    replace(
+        FIGURE7,
+        **catalogue("figure7-public"),
         presets={"quick": PublicSeriesConfig(num_windows=8), "full": PublicSeriesConfig()},
         compute=compute_public,
         claims=PUBLIC_CLAIMS,
-        charts=charts,
         needs=lambda config, device: hub_missing(),
-        in_tasks=True,
     ),
 )

@@ -25,7 +25,7 @@ from scipy.optimize import elementwise
 from joma.charts import Chart, lines
 from joma.checks.quadrature import GROWTH, panels
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, joined, select
+from joma.paper.experiment import Experiment, Measured, as_float32, caption, catalogue, joined, select
 from joma.store.work import Workspace
 from joma.theory.critical_points import critical_pairs
 from joma.theory.hyperplane import central_product, line_intersections, mean_activation, theta1_inverse
@@ -328,8 +328,7 @@ CLAIMS = (convexity, intersections, critical_points)
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw G with its lines, and the slope of the line to each point of G."""
-    labels = {"y": "level y", "height": "G(y)", "ratio": "G(y)/y"}
-    common: dict[str, Any] = {"facet": "title", "share_y": False, "labels": labels}
+    by: dict[str, Any] = {"facet": "title", "share_y": False}
     drawn, met = [], []
     for title, curve in t.curves.groupby("title", sort=False):
         top = float(curve["y"].iloc[-1]), float(curve["G"].iloc[-1])
@@ -342,17 +341,13 @@ def charts(t: Measured) -> Iterator[Chart]:
             met.append(pd.DataFrame({"y": levels, "height": levels * float(k), **own}))
     frame, marks = (pd.concat(parts, ignore_index=True) for parts in (drawn, met))
     order = ["G", *sorted(set(frame["line"]) - {"G"})]
-    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **common, **caption("figure9"))
-    yield lines(t.curves, "y", "ratio", **common, **caption("figure9-ratio"))
+    yield lines(frame, "y", "height", color="line", order=order, marks=marks, **by, **caption("figure9"))
+    yield lines(t.curves, "y", "ratio", **by, **caption("figure9-ratio"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="figure9",
-        title="The curve G(y) and the lines that give critical points",
-        source="Appendix A.3.1, figure 9",
-        question="For which distributions does a line through zero meet G twice, and is every such line a critical "
-        "point of weights and bias?",
+        **catalogue("figure9"),
         presets={
             "quick": Figure9Config(),
             "full": Figure9Config(num_places=2001, distances=(0.25, 0.5, 1.0, 2.0, 4.0)),
@@ -360,6 +355,5 @@ EXPERIMENTS = (
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 3.0, "full": 7.0},
     ),
 )

@@ -28,7 +28,17 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch
 from joma.models.layer import CONTEXTUAL, AnalysedLayer, LayerConfig, W, X, Z
-from joma.paper.experiment import Experiment, Measured, as_float32, caption, crossed, joined, one_thread, select
+from joma.paper.experiment import (
+    Experiment,
+    Measured,
+    as_float32,
+    caption,
+    catalogue,
+    crossed,
+    joined,
+    one_thread,
+    select,
+)
 from joma.store.work import Workspace
 from joma.theory.softmax_estimate import anchored, estimate, normalised_correlation
 from joma.theory.winner_take_all import LinearFlow
@@ -320,32 +330,26 @@ CLAIMS = (correlation_numbers, error_numbers, component_numbers, winner_numbers)
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw correlations and errors over training, the weights of node 0, and all weights at start and end."""
     curves = t.curves[t.curves["step"] > 0].assign(law=t.curves["law"] + " tokens")
-    names = {"correlation_mean": "correlation with the logits", "relative_error_mean": "relative error"}
-    common: dict[str, Any] = {"facet": "law", "labels": names | {"step": "training step", "weight": "weight v₀"}}
-    by = common | {"color": "estimate", "order": CURVES}
+    by: dict[str, Any] = {"facet": "law", "color": "estimate", "order": CURVES}
     for column, id in (("correlation", "figure2"), ("relative_error", "figure2-error")):
         shown, band = curves.dropna(subset=f"{column}_mean"), (f"{column}_min", f"{column}_max")
         yield lines(shown, "step", f"{column}_mean", band=band, y_log=id == "figure2-error", **by, **caption(id))
     growth = t.growth.melt(["law", "step", "token"], ["v", "theorem2"], "by", "weight").dropna()
     growth = growth.replace({"by": {"v": "trained", "theorem2": "Theorem 2"}})
     growth = growth.assign(law=growth["law"] + " tokens", token="token " + growth["token"].astype(str))
-    yield lines(growth, "step", "weight", color="token", dash="by", share_y=False, **common, **caption("figure3"))
+    by = {"facet": "law", "color": "token", "dash": "by", "share_y": False}
+    yield lines(growth, "step", "weight", **by, **caption("figure3"))
     matrices = t.matrices.assign(panel=t.matrices["law"] + " tokens, " + t.matrices["when"])
     yield heatmap(matrices, "token", "node", "v", facet="panel", diverging=True, **caption("figure3-matrices"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="figures2-3",
-        title="Theorem 1's estimate under real training, and winner-take-all",
-        source="Section 3, figures 2 and 3",
-        question="Do the weights of a trained layer predict its attention logits, as Theorem 1 estimates for softmax "
-        "attention, in correlation and in size? And does one component of the weights win, as Theorem 2 says?",
+        **catalogue("figures2-3"),
         presets={"quick": Figures23Config(), "full": Figures23Config(slower=10)},
         compute=compute,
         claims=CLAIMS,
         charts=charts,
-        seconds={"quick": 6.0, "full": 36.0},
         version=2,
     ),
 )

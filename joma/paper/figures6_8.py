@@ -1,14 +1,11 @@
 """Figures 6 and 8: attention entropy and stable rank of language models while they learn, with controls.
 
 Four depths at one learning rate (figure 6), seven learning rates at one depth (figure 8), and the same models with one
-ingredient taken away, since the paper credits the MLP's nonlinearity with the rebound. A task of the store trains all
-runs of one condition and depth and keeps one curve for each run, metric and layer. Claims are judged on the fall and
-rise of each curve in nats, with an interval over seeds; they do not depend on how the runs were packed.
+ingredient taken away, since the paper credits the MLP's nonlinearity with the rebound.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,54 +13,47 @@ import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
-from joma.data.corpora import find_text
-from joma.engine.config import RunConfig
 from joma.engine.grid import FIGURE_6_DEPTHS, TEXT_RATES, TEXT_SEEDS
-from joma.engine.snapshots import load_snapshot, path_of, steps_of
-from joma.engine.training import Progress, runs_of, train
-from joma.measure.effects import describe, name_of
-from joma.metrics import METRICS
-from joma.models.batch import Parameters
-from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
-from joma.paper.latent_neurons import of_one_run
-from joma.store import Store, Task, Workspace, info, read
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
+from joma.paper.language_models import (
+    ENTROPY,
+    FROZEN,
+    LINEAR,
+    LOSS,
+    NEEDED,
+    PAPER,
+    RANK,
+    VISIBLE,
+    WINDOW,
+    Settings,
+    mean_curves,
+    measured,
+    needs,
+    one_task,
+    per_run,
+    small,
+)
+from joma.store import Store, Task
 
-PAPER, UNTRAINED, OTHER_PRECISION = "as in the paper", "untrained", "tf32"
-LINEAR, FROZEN = "linear activation", "frozen attention"
-CONTROLS: dict[str, dict[str, Any]] = {
+UNTRAINED, OTHER_PRECISION = "untrained", "tf32"
+CONTROLS: dict[str, Settings] = {
     LINEAR: {"activation": "linear"},
     "no optimiser restart": {"restart_every_epoch": False},
     "no dropout": {"dropout": 0.0},
     FROZEN: {"frozen": "attention"},
 }
 """Ingredients that the rebound of the entropy may need, each taken away on its own."""
-WIKITEXT2, WIKITEXT103, EMBEDDED = "wikitext2", "wikitext103", "python-docs"
-ENTROPY, WINDOW, RANK, LOSS = "entropy", "entropy_window", "stable_rank", "loss"
-SETTING = ["text", "condition", "depth", "lr", "seed"]
-CURVES = (LOSS, ENTROPY, WINDOW, RANK)
-"""Metrics that are kept, unless an experiment asks for others."""
-SAVED = "parameters."
-"""Prefix of the parameters in a snapshot."""
-BANDS = "Mean over seeds; bands from the lowest to the highest."
-"""Caption of charts whose bands `mean_curves` gives."""
 SHALLOW = 2
 """Up to this depth every layer is judged; above it the upper half."""
-ALL_HEADS = -1
-EARLIEST_DIP = 0.03
-"""Learning rate times step before which the short first dip lies; the dip is searched after it."""
-SECONDS_OF_A_STEP = {"cuda": 6e-5, "cpu": 1e-3}
-"""For one run and one block; measured rates replace them."""
 PUBLISHED = {
-    WIKITEXT2: {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
-    WIKITEXT103: {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
+    "wikitext2": {1: 5.357, 2: 5.255, 5: 5.169, 10: 5.110},
+    "wikitext103": {1: 5.047, 2: 4.912, 5: 4.762, 10: 4.679},
 }
 """Lowest validation losses by depth at learning rate 1e-4, means over three seeds."""
 LOSS_TOLERANCE = 0.03
 """Distance of a mean lowest loss from the published one that counts as the same."""
 PRECISION_TOLERANCE = 0.02
 """Distance of the lowest losses of one seed in bf16 and in TF32."""
-VISIBLE = 0.1
-"""Rise of the entropy, in nats, that counts as a rebound."""
 RANK_RISE = 0.1
 """Rise of the stable rank from its minimum, as a share of it, that counts as bouncing back."""
 SUPPRESSED = 0.1
@@ -72,15 +62,13 @@ COLLAPSED = 0.05
 """Entropy at the end over that of the start, below which attention has collapsed."""
 EXPONENT_TOLERANCE = 0.25
 """Distance of the exponent of the dip's time from -1 that counts as inverse proportion."""
-NEEDED = 1 / 3
-"""An ingredient is needed if the rise without it is below this share of the rise with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageModelConfig:
     """Runs of figures 6 and 8 and their controls."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings in which every run differs from the paper's recipe."""
     depths: tuple[int, ...] = FIGURE_6_DEPTHS
@@ -97,34 +85,18 @@ class LanguageModelConfig:
     needs_gpu: bool = True
 
 
-FULL = LanguageModelConfig(settings={"precision": "bf16", "measure_every": 400, "measure_spacing": "early"})
+EARLY: Settings = {"precision": "bf16", "measure_spacing": "early"}
+FULL = LanguageModelConfig(settings=EARLY | {"measure_every": 400})
 """The paper's settings, measured at about 170 steps, densely around the dip."""
 FULL103 = LanguageModelConfig(
-    text=WIKITEXT103,
-    settings={"precision": "bf16", "epochs": 5, "measure_every": 2500, "measure_spacing": "early"},
-    controls=(),
-    checked_depths=(),
+    text="wikitext103", settings=EARLY | {"epochs": 5, "measure_every": 2500}, controls=(), checked_depths=()
 )
 QUICK = LanguageModelConfig(
-    text=EMBEDDED, depths=(1, 2, 3), rate=3e-3, rates=(1e-3, 3e-3, 1e-2), rate_depth=2, seeds=(1, 2),
+    text="python-docs", depths=(1, 2, 3), rate=3e-3, rates=(1e-3, 3e-3, 1e-2), rate_depth=2, seeds=(1, 2),
     controls=(LINEAR, "no dropout", FROZEN), control_depths=(1,), checked_depths=(), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 2000, "width": 64, "hidden": 64, "embedding_scale": 8.0, "batch": 10, "steps": 400,
-        "measure_every": 5, "valid_windows": 3, "precision": "fp32",
-    },
+    settings=small(2000, 64, steps=400, measure_every=5, valid_windows=3),
 )  # fmt: skip
 """Width 64, 2,000 words of Python's documentation, 400 steps, two seeds: what fits on two cores."""
-
-
-def needs(config: Any, device: str) -> str:
-    """Return what is missing to train these models here."""
-    if config.needs_gpu and (missing := gpu_missing(device)):
-        return missing
-    try:
-        find_text(config.text)
-    except (OSError, ValueError) as error:
-        return " ".join(str(error).split())
-    return ""
 
 
 def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], depths: Sequence[int]) -> list[Task]:
@@ -136,7 +108,7 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
         conditions: `PAPER`, `UNTRAINED`, `OTHER_PRECISION` or names of `CONTROLS`.
         depths: Depths of the paper's own condition and of untrained networks; the others have theirs in the config.
     """
-    plan: dict[str, tuple[Iterable[int], dict[str, Any]]] = {
+    plan: dict[str, tuple[Iterable[int], Settings]] = {
         PAPER: (depths, {}),
         UNTRAINED: (depths, {"lr": (0.0,), "steps": 8, "epochs": None, "measure_every": 1}),
         OTHER_PRECISION: (config.checked_depths, {"seed": config.seeds[:1], "precision": OTHER_PRECISION}),
@@ -151,137 +123,6 @@ def tasks(config: LanguageModelConfig, device: str, conditions: Iterable[str], d
     ]
 
 
-def one_task(
-    config: Any,
-    device: str,
-    condition: str,
-    depth: int,
-    *,
-    metrics: Sequence[str] = CURVES,
-    by: Sequence[str] = ("layer",),
-    **own: Any,
-) -> Task:
-    """Return the task that trains one condition at one depth; `own` are its settings.
-
-    Args:
-        config: Text, settings, learning rate and seeds of all runs.
-        device: Where they are trained, for the expected time.
-        condition: Name of the condition in tables.
-        depth: Number of blocks.
-        metrics: Metrics whose curves are kept; no part of the task's key, so a task that exists keeps its curves.
-        by: Columns of the record in which the curves of one metric and run differ.
-        own: Settings, or axes of the grid, in which this condition differs.
-    """
-    axes = {"depth": (depth,), "lr": (config.rate,), "seed": config.seeds}
-    grid = {"data": config.text, **config.settings, **axes, **own}
-    grid = {name: value for name, value in grid.items() if value is not None}
-    runs = runs_of(grid, "figure6")
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in grid.items()}
-    step = SECONDS_OF_A_STEP[device.partition(":")[0]]
-    return Task(
-        name=f"{condition}, depth {depth}, {len(runs)} runs",
-        key={"runs": sorted(run.name for run in runs), "settings": plain, "condition": condition},
-        work=lambda space: _train(space, grid, config.text, condition, metrics, by),
-        seconds=20.0 + len(runs) * grid.get("steps", 58_560) * depth * step,
-        kind="language models",
-        precision=str(grid.get("precision", "fp32")),
-    )
-
-
-def _train(
-    space: Workspace,
-    grid: Mapping[str, Any],
-    text: str,
-    condition: str,
-    metrics: Sequence[str],
-    by: Sequence[str],
-) -> dict[str, pd.DataFrame]:
-    """Train what is not trained yet, and read the records."""
-
-    def report(at: Progress) -> None:
-        packs = at.plan.packs
-        total = sum(pack.seconds for pack in packs) or 1.0
-        number = min(at.num_packs_done + 1, len(packs))
-        space.progress(min(at.seconds_done / total, 1.0), f"pack {number} of {len(packs)}")
-
-    done = train(grid, out=space.folder, recipe="figure6", device=space.device, progress=report)
-    settings = {run.name: run.config for run in runs_of(grid, "figure6")}
-    runs, curves = [], []
-    for each in done.runs:
-        config = settings[each.name]
-        own = {"text": text, "condition": condition} | {name: config.get(name) for name in ("depth", "lr", "seed")}
-        table = read(each.folder)
-        table = table[(table["head"] == ALL_HEADS) & np.isfinite(table["value"])].sort_values("step", kind="stable")
-        table = table[(table["metric"] != LOSS) | (table["site"] == "validation")]
-        losses = table[table["metric"] == LOSS].set_index("step")["value"]
-        ends = {"status": each.status, "failed_at": -1 if each.failed_at is None else each.failed_at}
-        ends["num_steps"] = each.step
-        best = {"first_loss": losses.iloc[0], "best_loss": losses.min(), "best_step": losses.idxmin()}
-        runs.append(own | ends | best | {"end_loss": losses.iloc[-1], "precision": config.get("precision")})
-        kept = table.loc[table["metric"].isin(metrics), ["metric", *by, "step", "value"]]
-        curves.append(kept.assign(**own).astype({"value": "float32"}))
-    columns = [*SETTING, "metric", *by, "step", "value"]
-    return {"runs": pd.DataFrame(runs), "curves": pd.concat(curves, ignore_index=True)[columns]}
-
-
-def with_ends(task: Task, table: str, read_end: Callable[[RunConfig, Parameters, str], Mapping[str, Any]]) -> Task:
-    """Return a task of `one_task` with one more table: a row for each run that reached its end.
-
-    Args:
-        task: Trains the runs.
-        table: Name of the table; part of the task's key.
-        read_end: Takes a run's config, its trained parameters and the device, and returns further columns.
-    """
-
-    def work(space: Workspace) -> dict[str, pd.DataFrame]:
-        tables = dict(task.work(space))
-        rows = []
-        for name in task.key["runs"]:
-            folder = space.folder / name
-            if info(folder).status != "finished":
-                continue
-            config, parameters = end_of(folder, space.device)
-            own = {"text": config.data.data, "condition": task.key["condition"]}
-            own |= {name: config.get(name) for name in SETTING[2:]}
-            rows.append(own | dict(read_end(config, parameters, space.device)))
-        return tables | {table: pd.DataFrame(rows)}
-
-    return replace(task, key={**task.key, "table": table}, work=work)
-
-
-def end_of(folder: Path, device: str) -> tuple[RunConfig, Parameters]:
-    """Return the config of a finished run, with the vocabulary of its text, and its parameters at the end."""
-    saved = load_snapshot(path_of(folder, steps_of(folder)[-1])).tensors
-    own = {name.removeprefix(SAVED): tensor for name, tensor in saved.items() if name.startswith(SAVED)}
-    return RunConfig.from_dict(info(folder).config), of_one_run(own, device)
-
-
-def measured(store: Store, tasks: Sequence[Task]) -> Measured:
-    """Train what is left, join the tables of finished tasks and describe every curve."""
-    return described(gathered(store, tasks))
-
-
-def described(t: Measured) -> Measured:
-    """Return the tables with fall, dip and rise of every curve, in `effects`."""
-    if not t:
-        return t
-    keys = [*SETTING, "metric", "layer"]
-    curves = t.curves[t.curves["metric"] != LOSS].groupby(keys, sort=False)
-    return t.copy_with(effects=pd.DataFrame(_described(dict(zip(keys, key, strict=True)), own) for key, own in curves))
-
-
-def _described(about: dict[str, Any], curve: pd.DataFrame) -> dict[str, Any]:
-    """Describe one curve; the dip is searched between the short first one and the middle of training."""
-    steps, values = curve["step"].to_numpy(), curve["value"].to_numpy(dtype=float)
-    known, first = METRICS[about["metric"]], EARLIEST_DIP / about["lr"] if about["lr"] else 0.0
-    is_searched = about["metric"] in (ENTROPY, WINDOW) and first < steps[-1] / 4
-    found = describe(steps, values, bounds=known.bounds, search=(first, steps[-1] / 2) if is_searched else None)
-    effects = {name: getattr(found, name).value for name in ("start", "lowest", "end", "fall", "rise")}
-    effects |= {"dip_step": found.dip_time.value, "rise_low": found.rise.low, "rise_high": found.rise.high}
-    named = name_of(found, smallest=known.change_from(found.start.value)).value
-    return about | effects | {"resolved": found.resolved, "name": named}
-
-
 def _effects(t: Measured, metric: str = ENTROPY, **chosen: Any) -> pd.DataFrame:
     """Return fall, dip and rise of curves; of results of version 0.1 from the lowest raw value."""
     if "effects" in t:
@@ -294,20 +135,6 @@ def _effects(t: Measured, metric: str = ENTROPY, **chosen: Any) -> pd.DataFrame:
 def judged_layers(effects: pd.DataFrame) -> pd.DataFrame:
     """Keep the layers that the paper speaks of: all of shallow models, the upper half of deep ones."""
     return effects[(effects["depth"] <= SHALLOW) | (effects["layer"] >= (effects["depth"] + 1) // 2)]
-
-
-def per_run(effects: pd.DataFrame, column: str, **chosen: Any) -> pd.Series:
-    """Return the mean of a column over layers for each seed, of the runs with these settings."""
-    return select(effects, **chosen).groupby("seed")[column].mean()
-
-
-def mean_curves(t: Measured, metric: str, **chosen: Any) -> pd.DataFrame:
-    """Return the mean over seeds, in a column of the metric's name, with the lowest and the highest, for drawing."""
-    curves = select(t.curves, metric=metric, **chosen)
-    if "mean" in curves:  # version 0.1 kept nothing else
-        return curves.rename(columns={"mean": metric})
-    by = curves.groupby([*SETTING[:-1], "metric", "layer", "step"], as_index=False)["value"]
-    return by.agg(**{metric: "mean", "low": "min", "high": "max"})
 
 
 def compute_figure6(config: LanguageModelConfig, store: Store) -> Measured:
@@ -330,7 +157,7 @@ def _losses(t: Measured, **chosen: Any) -> pd.Series:
     return select(t.runs, **chosen).set_index("seed")["best_loss"].sort_index()
 
 
-def _depths(t: Measured, condition: str = PAPER) -> Iterator[tuple[int, dict[str, Any]]]:
+def _depths(t: Measured, condition: str = PAPER) -> Iterator[tuple[int, Settings]]:
     """Yield each depth that was trained at the paper's rate, with how its numbers are labelled."""
     for depth in sorted(select(t.runs, condition=condition, lr=t.config.rate)["depth"].unique()):
         yield depth, {"unit": "nats", "setting": f"depth {depth}", "key": f"depth{depth}"}
@@ -446,7 +273,7 @@ def collapse_numbers(t: Measured) -> Iterator[Number]:
     effects = effects.assign(left=effects["end"] / effects["start"])
     name = f"entropy at the end over that of the start, learning rate {largest:g}"
     for layer, own in effects.groupby("layer"):
-        about: dict[str, Any] = {"unit": "share", "setting": f"layer {layer}", "key": f"layer{layer}"}
+        about: Settings = {"unit": "share", "setting": f"layer {layer}", "key": f"layer{layer}"}
         left, control = (per_run(own, "left", lr=each) for each in (largest, rate))
         about |= {"control": control, "control_name": f"learning rate {rate:g}"}
         yield Number.mean(name, left, at_most=COLLAPSED, **about)
@@ -461,7 +288,7 @@ def dip_numbers(t: Measured) -> Iterator[Number]:
         for _, own in dips.groupby("seed")
         if own["lr"].nunique() > 2  # noqa: PLR2004 - a slope through two points has no error
     ]
-    limits: dict[str, Any] = {"at_least": -1 - EXPONENT_TOLERANCE, "at_most": -1 + EXPONENT_TOLERANCE}
+    limits: Settings = {"at_least": -1 - EXPONENT_TOLERANCE, "at_most": -1 + EXPONENT_TOLERANCE}
     name = "exponent of the dip's step as a power of the learning rate, layers that rebound"
     yield Number.mean(name, slopes, key="exponent", **limits)
     for lr, own in dips.groupby("lr"):
@@ -505,80 +332,64 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure6_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy, rank and loss over training by depth."""
-    chosen = {"condition": PAPER, "lr": t.config.rate}
+    chosen: Settings = {"condition": PAPER, "lr": t.config.rate}
     dips = _effects(t, **chosen).groupby(["depth", "layer"], as_index=False)[["dip_step", "lowest"]].mean()
     dips = _named(dips.rename(columns={"dip_step": "step", "lowest": ENTROPY}))
-    common: dict[str, Any] = {"x_log": True, "labels": {"step": "training step"}, "band": ("low", "high")}
     for metric, id in ((ENTROPY, "figure6-entropy"), (WINDOW, "figure6-window"), (RANK, "figure6-rank")):
-        curves, marks = _named(mean_curves(t, metric, **chosen)), dips if metric == ENTROPY else None
-        yield lines(curves, "step", metric, color="layer", facet="depth", marks=marks, **common, **caption(id))
+        by: Settings = {"color": "layer", "facet": "depth", "marks": dips if metric == ENTROPY else None}
+        yield lines(_named(mean_curves(t, metric, **chosen)), "step", metric, x_log=True, **by, **caption(id))
     published = PUBLISHED.get(t.config.text, {}).items()
-    rules = [Rule(value, f"published, depth {depth}") for depth, value in published]
-    curves = mean_curves(t, LOSS, **chosen)
-    yield lines(curves, "step", LOSS, color="depth", rules=rules, **common, **caption("figure6-loss"))
+    by = {"color": "depth", "rules": [Rule(value, f"published, depth {depth}") for depth, value in published]}
+    yield lines(mean_curves(t, LOSS, **chosen), "step", LOSS, x_log=True, **by, **caption("figure6-loss"))
 
 
 def ablation_charts(t: Measured) -> Iterator[Chart]:
     """Draw the rises with and without each ingredient."""
     judged = select(judged_layers(_effects(t)), lr=t.config.rate)
     judged = judged[judged["depth"].isin(t.config.control_depths) & (judged["condition"] != OTHER_PRECISION)]
-    means, labels = over_seeds(judged, ["condition", "depth"], "rise"), {"mean": "rise after the dip (nats)"}
-    options: dict[str, Any] = {"facet": "depth", "error": ("low", "high"), "n": "size", "rules": [Rule(0.0)]}
-    options |= {"labels": labels | {"condition": ""}}
-    yield points(_named(means), "condition", "mean", **options, **caption("rebound-controls"))
+    means, by = _named(over_seeds(judged, ["condition", "depth"], "rise")), {"facet": "depth", "rules": [Rule(0.0)]}
+    yield points(means, "condition", "mean", n="size", **by, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
     """Draw entropy by learning rate, and when it is lowest."""
     curves = mean_curves(t, ENTROPY, condition=PAPER, depth=t.config.rate_depth).sort_values("lr")
     curves = curves.assign(rate="learning rate " + curves["lr"].map("{:g}".format))
-    names = {"step": "training step", "lr": "learning rate", "dip_step": "step of the dip"}
-    common: dict[str, Any] = {"color": "layer", "x_log": True, "labels": names}
-    yield lines(curves, "step", ENTROPY, facet="rate", band=("low", "high"), **common, **caption("figure8-entropy"))
+    by: Settings = {"color": "layer", "x_log": True}
+    yield lines(curves, "step", ENTROPY, facet="rate", **by, **caption("figure8-entropy"))
     dips = _rates(t, name="rebounding").query("dip_step > 0").groupby(["lr", "layer"], as_index=False)
-    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **common, **caption("figure8-dip"))
+    yield points(dips["dip_step"].mean(), "lr", "dip_step", y_log=True, **by, **caption("figure8-dip"))
 
 
-COMMON: dict[str, Any] = {"presets": {"quick": QUICK, "full": FULL}, "needs": needs, "in_tasks": True}
+FIGURE6 = Experiment(
+    **catalogue("figure6"),
+    presets={"quick": QUICK, "full": FULL},
+    compute=compute_figure6,
+    claims=FIGURE6_CLAIMS,
+    charts=figure6_charts,
+    needs=needs,
+    in_tasks=True,
+)
 EXPERIMENTS = (
-    Experiment(
-        id="figure6",
-        title="Attention of language models while they learn",
-        source="Section 6, Figure 6; Section 4 on ranks",
-        question="Does attention first become sparse and then dense again, in which layers, and does the rank follow?",
-        compute=compute_figure6,
-        claims=FIGURE6_CLAIMS,
-        charts=figure6_charts,
-        **COMMON,
-    ),
-    Experiment(
-        id="rebound-controls",
-        title="What the rebound of the entropy needs",
-        source="Sections 4 and 5, Figure 6",
-        question="Is it the MLP's nonlinearity that brings attention back, or another ingredient?",
+    FIGURE6,
+    replace(
+        FIGURE6,
+        **catalogue("rebound-controls"),
         compute=compute_ablations,
         claims=ABLATION_CLAIMS,
         charts=ablation_charts,
-        **COMMON,
     ),
-    Experiment(
-        id="figure8",
-        title="Attention entropy by learning rate",
-        source="Section 6, Figure 8",
-        question="Which learning rate gives the lowest loss, what does attention do there, and where does it collapse?",
+    replace(
+        FIGURE6,
+        **catalogue("figure8"),
         compute=compute_figure8,
         claims=FIGURE8_CLAIMS,
         charts=figure8_charts,
-        **COMMON,
     ),
-    Experiment(
-        id="figure6-wikitext103",
-        title="Figure 6 on WikiText-103",
-        source="Section 6, Figure 6, bottom row",
-        question="Are the losses on a larger text as published?",
-        compute=compute_figure6,
+    replace(
+        FIGURE6,
+        **catalogue("figure6-wikitext103"),
+        presets={"quick": FULL103, "full": FULL103},
         claims=(losses_wikitext103,),
-        charts=figure6_charts,
-        **COMMON | {"presets": {"quick": FULL103, "full": FULL103}},
     ),
 )

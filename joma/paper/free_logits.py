@@ -26,10 +26,11 @@ from joma.claims import Number, claim
 from joma.data.text import Windows
 from joma.engine.config import RunConfig
 from joma.engine.sources import corpus_of, source_of
-from joma.paper import figures6_8 as models
+from joma.paper import language_models as models
 from joma.paper import token_pairs as pairs
-from joma.paper.architectures import CPU, LONG, SHORT, TINY, Settings
-from joma.paper.experiment import Experiment, Measured, gathered, joined, over_seeds, select
+from joma.paper.architectures import SHORT, TINY
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, joined, over_seeds, select
+from joma.paper.language_models import LONG, Settings
 from joma.store import Store, Task, Workspace, info
 
 PROJECTED, PERMUTED = "projected", "keys permuted within deciles of frequency"
@@ -53,7 +54,7 @@ REPORTED = {
 class FreeLogitsConfig:
     """Learning rates of Z and seeds; no earlier result used these seeds."""
 
-    text: str = models.WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG | {"vocabulary_cap": 2000, "positions": "none"})
     rate: float = 1e-4
     factors: tuple[float, ...] = (1, 10, 100, 1000)
@@ -65,7 +66,7 @@ class FreeLogitsConfig:
 FEW: Settings = {"rate": 1e-3, "needs_gpu": False}
 SMALL = FreeLogitsConfig(factors=(10, 100), seeds=(251, 252, 253, 254), settings=SHORT | {"positions": "none"}, **FEW)
 """1,000 words, width 64, two learning rates of Z: minutes on one CPU core."""
-FEW |= {"text": models.EMBEDDED, "settings": CPU | TINY | {"positions": "none"}}
+FEW |= {"text": "python-docs", "settings": TINY | {"positions": "none"}}
 QUICK = FreeLogitsConfig(factors=(1, 100), seeds=(1, 2), **FEW)
 
 
@@ -210,34 +211,22 @@ def unseen_numbers(t: Measured) -> Iterator[Number]:
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw agreement and loss."""
     names = {"agreement": "free logits with that part", "permuted": "keys permuted"} | REPORTED
-    long = t.seeds.melt(["factor", "seed"], list(names), "pair", "value")
-    means = over_seeds(long.assign(pair=long["pair"].map(names)), ["factor", "pair"], "value")
-    caption = "With the token-by-token part of projected logits; mean over seeds, two standard errors."
-    labels = {"factor": "learning rate of Z over that of the rest", "mean": "correlation", "condition": "logits"}
-    common: Settings = {"x_log": True, "labels": labels | {"pair": "", "step": "training step"}}
-    title, error = "Agreement of free and projected logits", ("low", "high")
-    about: Settings = {"id": "free-logits-agree", "title": title, "caption": caption, "rules": [Rule(AGREEMENT)]}
-    yield points(means, "factor", "mean", color="pair", error=error, **about, **common)
-    about = {"id": "free-logits-loss", "title": "Validation loss", "caption": models.BANDS}
-    yield lines(
-        models.mean_curves(t, models.LOSS), "step", models.LOSS, color="condition", band=error, **about, **common
-    )
+    long = t.seeds.rename(columns=names).melt(["factor", "seed"], [*names.values()], "pair", "value")
+    means = over_seeds(long, ["factor", "pair"], "value")
+    rules = [Rule(AGREEMENT)]
+    yield points(means, "factor", "mean", color="pair", x_log=True, rules=rules, **caption("free-logits-agree"))
+    losses = models.mean_curves(t, models.LOSS)
+    yield lines(losses, "step", models.LOSS, color="condition", x_log=True, **caption("free-logits-loss"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="free-logits",
-        title="A logit for every pair of tokens, or queries and keys",
-        source="Section 7; slides, future work",
-        question="Do free attention logits learn the token-by-token part of projected ones, are projected ones faster, "
-        "and do they generalise better to pairs of tokens that were never seen?",
+        **catalogue("free-logits"),
         presets={"quick": QUICK, "small": SMALL, "full": FreeLogitsConfig()},
         compute=compute,
         claims=(agreement_numbers, speed_numbers, unseen_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 600.0},
         needs=models.needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

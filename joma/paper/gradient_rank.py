@@ -19,6 +19,7 @@ with those of some steps before is not measured: a training that is resumed woul
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,12 @@ from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
 from joma.measure.effects import describe
 from joma.metrics import METRICS
-from joma.paper.experiment import Experiment, Measured, caption, gathered, select
-from joma.paper.figures6_8 import EMBEDDED, SETTING, WIKITEXT2, needs, one_task, per_run
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, select
+from joma.paper.language_models import LONG, SETTING, Settings, needs, one_task, per_run, small
 from joma.store import Store
 
 ADAM, SGD, SHUFFLED = "Adam", "SGD", "shuffled words"
-ARMS: dict[str, dict[str, Any]] = {ADAM: {}, SGD: {"optimiser": "sgd"}, SHUFFLED: {"shuffle_seed": 1}}
+ARMS: dict[str, Settings] = {ADAM: {}, SGD: {"optimiser": "sgd"}, SHUFFLED: {"shuffle_seed": 1}}
 NUM_BATCHES = 8
 SOURCES = {"gradient": "one batch", "mean_gradient": f"mean of {NUM_BATCHES} batches"}
 RANK, REST, ENERGY, CHANGE = "stable_rank", "rest_rank", "energy", "update_stable_rank"
@@ -51,12 +52,8 @@ TENTH = 0.1
 class GradientRankConfig:
     """Runs of figure 6's recipe with two optimisers and with shuffled words; no earlier result used these seeds."""
 
-    text: str = WIKITEXT2
-    settings: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 400, "measure_spacing": "early"
-        }
-    )  # fmt: skip
+    text: str = "wikitext2"
+    settings: Mapping[str, Any] = field(default_factory=lambda: LONG | {"measure_every": 400})
     rate: float = 1e-4
     sgd_rate: float = 3.0
     depths: tuple[int, ...] = (1, 2)
@@ -66,34 +63,23 @@ class GradientRankConfig:
 
 SMALL = GradientRankConfig(
     rate=5e-4, depths=(1,), seeds=(211, 212, 213, 214, 215), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 1000, "width": 64, "hidden": 64, "embedding_scale": 8.0, "batch": 10, "steps": 4000,
-        "epochs": None, "measure_every": 200, "measure_spacing": "early", "valid_windows": 10, "precision": "fp32",
-    },
+    settings=small(1000, 64, steps=4000, measure_every=200, measure_spacing="early", valid_windows=10),
 )  # fmt: skip
 """Depth 1 with 1,000 words and width 64; as many steps times rate as at full size."""
-
 QUICK = GradientRankConfig(
-    text=EMBEDDED, rate=3e-3, depths=(1,), seeds=(1, 2), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 1000, "width": 32, "hidden": 32, "embedding_scale": 6.0, "batch": 10, "steps": 120,
-        "measure_every": 20, "measure_spacing": "early", "valid_windows": 2, "precision": "fp32",
-    },
+    text="python-docs", rate=3e-3, depths=(1,), seeds=(1, 2), needs_gpu=False,
+    settings=small(1000, 32, steps=120, measure_every=20, measure_spacing="early", valid_windows=2),
 )  # fmt: skip
 
 
 def compute(config: GradientRankConfig, store: Store) -> Measured:
     """Train every arm at every depth, a task each, and describe the curves."""
     metrics = [CHANGE, *(f"{source}_{end}" for source in SOURCES for end in (RANK, REST, ENERGY))]
-    measure = {"measure_extra": True, "gradient_batches": NUM_BATCHES}
-    tasks = [
-        one_task(
-            config, store.device, arm, depth, metrics=metrics, by=("layer", "site"), **measure, **ARMS[arm],
-            **({"lr": (config.sgd_rate,)} if arm == SGD else {}),
-        )
-        for depth in config.depths
-        for arm in ARMS
-    ]  # fmt: skip
+    measure: Settings = {"measure_extra": True, "gradient_batches": NUM_BATCHES}
+    measure |= {"metrics": metrics, "by": ("layer", "site")}
+    arms = ARMS | {SGD: ARMS[SGD] | {"lr": (config.sgd_rate,)}}
+    plan = product(config.depths, arms)
+    tasks = [one_task(config, store.device, arm, depth, **measure, **arms[arm]) for depth, arm in plan]
     return described(gathered(store, tasks), FIRST / config.rate)
 
 
@@ -154,17 +140,14 @@ def settings_of(t: Measured) -> Iterator[tuple[int, str]]:
 @claim("gradient-rank-falls", "The gradient loses rank", source="Section 4, asked further", ours=True)
 def fall_numbers(t: Measured) -> Iterator[Number]:
     """From the first to the last tenth of training the stable rank of the gradient falls to less than 0.8 of it."""
-    for depth, named in settings_of(t):
-        for arm in ARMS:
-            for source in SOURCES.values():
-                own = select(t.ratios, depth=depth, condition=arm, source=source)
-                about: dict[str, Any] = {"setting": f"{named}, {arm}, {source}", "unit": "share"}
-                limit: dict[str, Any] = {} if arm == SHUFFLED else {"at_most": FALLEN}
-                rest = {"control": of_runs(own, REST), "control_name": "without its top direction", "paired": True}
-                name = "stable rank of the gradient, last over first tenth"
-                yield Number.mean(name, of_runs(own, RANK), **limit, **rest, **about)
-                name = "energy in its four top directions, last over first tenth"
-                yield Number.mean(name, of_runs(own, ENERGY), **about)
+    for (depth, named), arm, source in product(settings_of(t), ARMS, SOURCES.values()):
+        own = select(t.ratios, depth=depth, condition=arm, source=source)
+        about: Settings = {"setting": f"{named}, {arm}, {source}", "unit": "share"}
+        rest = {"control": of_runs(own, REST), "control_name": "without its top direction", "paired": True}
+        name, limit = "stable rank of the gradient, last over first tenth", None if arm == SHUFFLED else FALLEN
+        yield Number.mean(name, of_runs(own, RANK), at_most=limit, **rest, **about)
+        name = "energy in its four top directions, last over first tenth"
+        yield Number.mean(name, of_runs(own, ENERGY), **about)
 
 
 @claim("gradient-rank-change", "The change of the lower matrix wins rank back", source="Section 4", ours=True)
@@ -174,7 +157,7 @@ def change_numbers(t: Measured) -> Iterator[Number]:
     for depth, setting in settings_of(t):
         for column, name in names.items():
             adam, sgd, shuffled = (per_run(t.dips, column, depth=depth, condition=arm) for arm in ARMS)
-            about: dict[str, Any] = {"setting": setting, "unit": "share"}
+            about: Settings = {"setting": setting, "unit": "share"}
             control = {"at_least": RISEN, "control": shuffled, "control_name": SHUFFLED}
             yield Number.mean(name, adam, **about, **(control if column == "rise" else {"at_least": DROPPED}))
             yield Number.mean(f"{name}, {SGD}", sgd, **about)
@@ -183,43 +166,32 @@ def change_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the rank of gradients over training and by matrix, and that of the change."""
-    names = {f"{source}_{RANK}": each for source, each in SOURCES.items()} | {CHANGE: CHANGE}
-    own = t.curves[t.curves["metric"].isin(names)]
-    own = own.assign(source=own["metric"].map(names), value=np.log(own["value"].astype(float)))
-    keys = ["source", "condition", "depth", "step"]
-    means = np.exp(own.groupby([*keys, "seed"])["value"].mean()).groupby(keys).agg(["mean", "min", "max"]).reset_index()
-    means["panel"] = "depth " + means["depth"].astype(str)
-    panel = means["panel"] + ", " + means["source"]
-    means["panel"] = panel.where(means["source"] != CHANGE, means["panel"])
-    is_change = means["source"] == CHANGE
-    labels = {"mean": "stable rank", "step": "training step", "condition": "", "panel": ""}
-    look: dict[str, Any] = {"band": ("min", "max"), "x_log": True, "color": "condition", "order": tuple(ARMS)}
+    sources = {f"{source}_{RANK}": f", {each}" for source, each in SOURCES.items()} | {CHANGE: ""}
+    own = t.curves[t.curves["metric"].isin(sources)]
+    own = own.assign(panel="depth " + own["depth"].astype(str) + own["metric"].map(sources))
+    keys = ["metric", "panel", "condition", "step"]
+    by_seed = np.exp(np.log(own["value"].astype(float)).groupby([own[key] for key in (*keys, "seed")]).mean())
+    means = by_seed.groupby(keys).agg(["mean", "min", "max"]).reset_index()
+    is_change = means["metric"] == CHANGE
+    by: Settings = {"color": "condition", "order": tuple(ARMS), "facet": "panel", "band": ("min", "max"), "x_log": True}
     for some, id in ((means[~is_change], "gradient-rank"), (means[is_change], "gradient-rank-change")):
-        yield lines(some, "step", "mean", facet="panel", labels=labels, **look, **caption(id))
+        yield lines(some, "step", "mean", **by, **caption(id))
     short = t.ratios["site"].str.replace(r"blocks\.(\d+)\.(attention\.qkv:)?", r"\1 ", regex=True)
     matrices = select(t.ratios.assign(site=short), condition=ADAM)
     matrices = matrices.groupby(["depth", "source", "site"], as_index=False, sort=False)
-    yield points(
-        matrices[RANK].agg(lambda of: np.exp(np.log(of).mean())), "site", RANK, color="source", facet="depth",
-        y_log=True, rules=[Rule(1.0), Rule(FALLEN)], labels={RANK: "last over first tenth", "site": ""},
-        **caption("gradient-rank-matrices"),
-    )  # fmt: skip
+    matrices = matrices[RANK].agg(lambda of: np.exp(np.log(of).mean()))
+    by = {"color": "source", "facet": "depth", "y_log": True, "rules": [Rule(1.0), Rule(FALLEN)]}
+    yield points(matrices, "site", RANK, **by, **caption("gradient-rank-matrices"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="gradient-rank",
-        title="The rank of gradients and of changes",
-        source="Section 4; Section 4 asked further",
-        question="Does the gradient of a language model lose rank while it learns, and does the change of the MLP's "
-        "lower matrix first lose rank and then win it back?",
+        **catalogue("gradient-rank"),
         presets={"quick": QUICK, "small": SMALL, "full": GradientRankConfig()},
-        seconds={"quick": 15.0, "small": 500.0, "full": 900.0},
         compute=compute,
         claims=(fall_numbers, change_numbers),
         charts=charts,
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -113,7 +113,7 @@ def pack_tasks(
         grids: Runs, those of a grid together.
         device: Where they are trained, for the packs and the expected time.
         measure: What measures a run.
-        settings: What the rows of a run depend on, besides the run.
+        settings: What the rows of a run depend on, apart from the run.
     """
     return [
         Task(

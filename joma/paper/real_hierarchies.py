@@ -35,7 +35,7 @@ from joma.engine.sources import data_hash
 from joma.measure.readable import best_neuron, linear_probe
 from joma.models.batch import Batch, LayerReading, Parameters
 from joma.models.decoder import Decoder
-from joma.paper.experiment import Experiment, Measured, crossed, gathered, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, crossed, gathered, over_seeds, select
 from joma.paper.figure5 import HALF, NUM_LAST, crossing
 from joma.paper.latent_neurons import Row, of_one_run, pack_tasks
 from joma.store import Store
@@ -219,29 +219,20 @@ def charts(t: Measured) -> Iterator[Chart]:
     curves = select(t.curves, measure=NEURON).merge(best).sort_values("step")
     curves["gain"] = curves["value"] - curves.groupby(keys)["value"].transform("first")
     blocks = heights.rename(columns={BLOCK: "trained"}).melt(keys, ["trained", UNTRAINED], "network", "block")
-    mean = {"caption": "Mean over seeds, two standard errors.", "facet": "data"}
-    title, labels = "What the best neuron of each height's best block gains", {"mean": "gain in balanced accuracy"}
-    about: dict[str, Any] = {"id": "hierarchies-gain", "title": title, "labels": labels, **mean}
     gains = over_seeds(curves, ["data", "height", "step"], "gain")
-    yield lines(gains, "step", "mean", color="height", band=("low", "high"), **about)
-    about |= {"id": "hierarchies-block", "title": "The block with the best neuron", "labels": {"mean": "block"}}
+    yield lines(gains, "step", "mean", color="height", facet="data", **caption("hierarchies-gain"))
     blocks = over_seeds(blocks, ["data", "height", "network"], "block").astype({"height": int}).astype({"height": str})
-    yield points(blocks, "height", "mean", color="network", error=("low", "high"), **about)
+    yield points(blocks, "height", "mean", color="network", facet="data", **caption("hierarchies-block"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="real-hierarchies",
-        title="Code, arithmetic and JSON: which height is learned first",
-        source=SOURCE,
-        question="Are the lower nodes above tokens learned before the higher ones, and in earlier blocks?",
+        **catalogue("real-hierarchies"),
         presets={"quick": QUICK, "small": SMALL, "full": RealHierarchiesConfig()},
         compute=compute,
         claims=(time_numbers, block_numbers),
         charts=charts,
-        seconds={"quick": 20.0, "small": 600.0, "full": 900.0},
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

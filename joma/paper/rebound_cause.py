@@ -18,13 +18,24 @@ import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, over_seeds, select
-from joma.paper.figures6_8 import EMBEDDED, ENTROPY, NEEDED, WIKITEXT2, measured, needs, one_task, per_run
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
+from joma.paper.language_models import (
+    ENTROPY,
+    LINEAR,
+    LONG,
+    NEEDED,
+    Settings,
+    measured,
+    needs,
+    one_task,
+    per_run,
+    small,
+)
 from joma.store import Store
 
-BASE, LINEAR = "base", "linear activation"
+BASE = "base"
 CENTRED, MEAN, DISPLACED, NONE = "centred", "mean alone", "random direction taken away", "no positions"
-LADDER: dict[str, dict[str, Any]] = {
+LADDER: dict[str, Settings] = {
     BASE: {},
     "leaky activation": {"negative_slope": 0.5},
     LINEAR: {"activation": "linear"},
@@ -45,7 +56,7 @@ LADDER: dict[str, dict[str, Any]] = {
     "logits halved": {"attention_scale": 0.5},
 }
 """Settings in which each arm differs from figure 6's recipe."""
-POSITIONS: dict[str, dict[str, Any]] = {
+POSITIONS: dict[str, Settings] = {
     CENTRED: {"positions": "centred"},
     "centred, full norm": {"positions": "rescaled"},
     DISPLACED: {"positions": "displaced"},
@@ -71,13 +82,8 @@ COMPARABLE = 0.5
 class ReboundCauseConfig:
     """Arms, depths and seeds; no earlier result used these seeds."""
 
-    text: str = WIKITEXT2
-    settings: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "precision": "bf16", "steps": 20_000, "epochs": None, "measure_every": 200, "measure_spacing": "early",
-            "valid_windows": 200,
-        }
-    )  # fmt: skip
+    text: str = "wikitext2"
+    settings: Mapping[str, Any] = field(default_factory=lambda: LONG | {"valid_windows": 200})
     rate: float = 1e-4
     depths: tuple[int, ...] = (1, 2)
     """Depths at which all arms are trained."""
@@ -93,30 +99,22 @@ ONE_LAYER = ReboundCauseConfig(
     depths=(1,), deep=None, deep_arms=(), arms=(BASE, CENTRED, MEAN, DISPLACED, NONE, LINEAR)
 )
 """The part of the ladder that decides on positions, at depth 1: what ten minutes of a GPU can train."""
-
-SMALL = ReboundCauseConfig(
-    rate=3e-4, depths=(1,), deep=None, deep_arms=(), seeds=(111, 112, 113, 114), needs_gpu=False,
-    arms=(BASE, CENTRED, MEAN, DISPLACED, NONE),
+SMALL = replace(
+    ONE_LAYER, rate=3e-4, seeds=(111, 112, 113, 114), needs_gpu=False, arms=(BASE, CENTRED, MEAN, DISPLACED, NONE),
     settings={
-        "vocabulary_cap": 2000, "batch": 10, "steps": 7000, "epochs": None, "measure_every": 100,
-        "measure_spacing": "early", "valid_windows": 10, "precision": "fp32",
+        "vocabulary_cap": 2000, "batch": 10, "steps": 7000, "measure_every": 100, "measure_spacing": "early",
+        "valid_windows": 10, "precision": "fp32",
     },
 )  # fmt: skip
 """Positions at depth 1 with the 2,000 most frequent words, half the batch and three times the learning rate, so that a
 third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed. Four ingredients
 more were planned and left out for time; no result of theirs was seen.
 """
-
 FRESH = replace(SMALL, arms=(BASE, CENTRED, MEAN), seeds=tuple(range(141, 149)))
 """What the small form found, asked of eight fresh seeds; chosen when all its arms but `NONE` were known."""
-
-QUICK = ReboundCauseConfig(
-    text=EMBEDDED, rate=3e-3, depths=(1,), deep=None, arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED), deep_arms=(),
-    seeds=(1, 2), needs_gpu=False,
-    settings={
-        "vocabulary_cap": 1000, "width": 32, "hidden": 32, "embedding_scale": 6.0, "batch": 10, "steps": 150,
-        "measure_every": 5, "valid_windows": 2, "precision": "fp32",
-    },
+QUICK = replace(
+    SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
+    settings=small(1000, 32, steps=150, measure_every=5, valid_windows=2),
 )  # fmt: skip
 
 
@@ -149,19 +147,16 @@ def of_arm(runs: pd.DataFrame, arm: str) -> pd.Series:
 def position_numbers(t: Measured) -> Iterator[Number]:
     """The later dip and rise of the first layer need a vector common to all positions, and it is enough."""
     for setting, runs in rises(t).items():
-        base, centred, mean, displaced = (of_arm(runs, arm) for arm in (BASE, CENTRED, MEAN, DISPLACED))
-        about: dict[str, Any] = {"unit": "nats", "setting": setting}
-        depth = runs["depth"].iloc[0]
-        needed, enough = (float(share * base.mean()) for share in (NEEDED, KEPT))
-        without = {"at_most": needed, "control": displaced, "control_name": DISPLACED}
-        yield Number.mean("rise with centred positions", centred, key=f"centred{depth}", **without, **about)
-        alone = (
-            {"at_least": enough, "control": of_arm(runs, NONE), "control_name": NONE} if NONE in t.config.arms else {}
-        )
-        yield Number.mean("rise with the mean of the positions alone", mean, key=f"mean{depth}", **alone, **about)
-        about |= {"key": f"displaced{depth}", "at_least": enough}
-        yield Number.mean("rise without an equally large random direction", displaced, **about)
-        yield Number.mean("rise of the base", base, **about | {"key": f"base{depth}", "at_least": None})
+        base, centred, mean, displaced, none = (of_arm(runs, arm) for arm in (BASE, CENTRED, MEAN, DISPLACED, NONE))
+        about: Settings = {"unit": "nats", "setting": setting}
+        depth, needed, enough = runs["depth"].iloc[0], float(NEEDED * base.mean()), float(KEPT * base.mean())
+        without = about | {"at_most": needed, "control": displaced, "control_name": DISPLACED}
+        yield Number.mean("rise with centred positions", centred, key=f"centred{depth}", **without)
+        alone = about | ({"at_least": enough, "control": none, "control_name": NONE} if NONE in t.config.arms else {})
+        yield Number.mean("rise with the mean of the positions alone", mean, key=f"mean{depth}", **alone)
+        name = "rise without an equally large random direction"
+        yield Number.mean(name, displaced, key=f"displaced{depth}", at_least=enough, **about)
+        yield Number.mean("rise of the base", base, key=f"base{depth}", **about)
 
 
 @claim("rebound-answer", "The vector that all positions share, on fresh seeds", source="Open question", ours=True)
@@ -169,21 +164,13 @@ def answer_numbers(t: Measured) -> Iterator[Number]:
     """Without the vector that all positions share less than a third of the rise is left; alone it gives two thirds."""
     for setting, runs in rises(t).items():
         base, centred, mean = (of_arm(runs, arm) for arm in (BASE, CENTRED, MEAN))
-        about: dict[str, Any] = {"unit": "nats", "setting": setting}
-        without = {"at_most": 0.0, "control": (1 - NEEDED) * base, "control_name": BASE, "key": "without"}
-        yield Number.mean(
-            "rise with centred positions, less a third of the base's",
-            (centred - NEEDED * base).dropna(),
-            **without,
-            **about,
-        )
-        alone = {"at_least": 0.0, "control": (centred - KEPT * base).dropna(), "control_name": CENTRED, "key": "alone"}
-        yield Number.mean(
-            "rise with the mean of the positions alone, less two thirds of the base's",
-            (mean - KEPT * base).dropna(),
-            **alone,
-            **about,
-        )
+        about: Settings = {"unit": "nats", "setting": setting}
+        name, left = "rise with centred positions, less a third of the base's", (centred - NEEDED * base).dropna()
+        without = about | {"at_most": 0.0, "control": (1 - NEEDED) * base, "control_name": BASE}
+        yield Number.mean(name, left, key="without", **without)
+        name, won = "rise with the mean of the positions alone, less two thirds of the base's", mean - KEPT * base
+        alone = about | {"at_least": 0.0, "control": (centred - KEPT * base).dropna(), "control_name": CENTRED}
+        yield Number.mean(name, won.dropna(), key="alone", **alone)
         for arm, own in ((BASE, base), (CENTRED, centred), (MEAN, mean)):
             yield Number.mean(f"rise, {arm}", own, key=arm.replace(" ", "_"), **about)
 
@@ -209,72 +196,45 @@ def ladder_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
     """Draw the entropy of the positions' arms over training, and the rises of all arms, ingredients and positions."""
-    named = {"what": lambda table: table["condition"].map(POSITION_NAMES).fillna(table["condition"])}
-    drawn = t.curves[t.curves["condition"].isin(POSITION_NAMES) & (t.curves["layer"] == 0)]
-    drawn = select(drawn, metric=ENTROPY, depth=t.config.depths[0]).assign(**named)
     runs = pd.concat([runs.assign(setting=setting) for setting, runs in rises(t).items()])
-    dips = runs[(runs["depth"] == t.config.depths[0]) & runs["arm"].isin(POSITION_NAMES)]
-    dips = dips.rename(columns={"arm": "condition", "dip_step": "step", "lowest": "mean"}).assign(**named)
-    yield lines(
-        over_seeds(drawn, ["what", "step"], "value"), "step", "mean", color="what", band=("low", "high"), x_log=True,
-        marks=dips.groupby("what", as_index=False)[["step", "mean"]].mean(), order=list(POSITION_NAMES.values()),
-        labels={"mean": "attention entropy (nats)", "step": "training step", "what": "positions"},
-        **caption(f"{name}-curves"),
-    )  # fmt: skip
+    dips = runs.rename(columns={"arm": "condition", "dip_step": "step", "lowest": "mean"})
+    curves, dips = (
+        own.assign(what=own["condition"].map(POSITION_NAMES)).dropna(subset="what")
+        for own in (select(each, layer=0, metric=ENTROPY, depth=t.config.depths[0]) for each in (t.curves, dips))
+    )
+    curves, dips = over_seeds(curves, ["what", "step"], "value"), dips.groupby("what", as_index=False)
+    by: Settings = {"color": "what", "order": list(POSITION_NAMES.values()), "x_log": True}
+    yield lines(curves, "step", "mean", marks=dips[["step", "mean"]].mean(), **by, **caption(f"{name}-curves"))
     base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
-    for id, arms in (("positions", [BASE, *POSITIONS]), ("ladder", [*LADDER])):
+    rules = [Rule(base, "base"), Rule(NEEDED * base, "a third")]
+    for what, arms in (("positions", [BASE, *POSITIONS]), ("ladder", [*LADDER])):
         own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
         if len(own) > 1:
-            yield points(
-                own, "arm", "mean", facet="setting", error=("low", "high"), n="size",
-                labels={"mean": "rise after the dip (nats)", "arm": ""}, **caption(f"{name}-{id}"),
-                rules=[Rule(base, "base"), Rule(NEEDED * base, "a third")],
-            )  # fmt: skip
+            yield points(own, "arm", "mean", facet="setting", n="size", rules=rules, **caption(f"{name}-{what}"))
 
 
+LADDER_OF_CAUSES = Experiment(
+    **catalogue("rebound-cause"),
+    presets={"quick": QUICK, "small": SMALL, "full": ReboundCauseConfig()},
+    compute=compute,
+    claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
+    charts=charts,
+    needs=needs,
+    in_tasks=True,
+)
 EXPERIMENTS = (
-    Experiment(
-        id="rebound-cause",
-        title="Why attention entropy falls and rises again",
-        source="Open question; slides, positional encoding",
-        question="Which ingredient of the model does the later dip and rise of the attention entropy need, and which "
-        "is enough?",
-        presets={"quick": QUICK, "small": SMALL, "full": ReboundCauseConfig()},
-        compute=compute,
-        claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
-        charts=charts,
-        seconds={"quick": 20.0, "small": 3600.0, "full": 3600.0},
-        needs=needs,
-        in_tasks=True,
-        text_preset="small",
-    ),
-    Experiment(
-        id="rebound-cause-depth1",
-        title="Positions and the rebound in one layer",
-        source="Open question; slides, positional encoding",
-        question="Do the later dip and rise of the attention entropy need a vector common to all positions, or a "
-        "nonlinear MLP? Asked of figure 6's model with one layer.",
+    LADDER_OF_CAUSES,
+    replace(
+        LADDER_OF_CAUSES,
+        **catalogue("rebound-cause-depth1"),
         presets={"quick": QUICK, "full": ONE_LAYER},
-        compute=compute,
-        claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
         charts=partial(charts, name="rebound-cause-depth1"),
-        seconds={"quick": 20.0, "full": 480.0},
-        needs=needs,
-        in_tasks=True,
     ),
-    Experiment(
-        id="rebound-answer",
-        title="The cause of the rebound, on fresh seeds",
-        source="Open question",
-        question="Is the vector that all positions share needed and enough for the later dip and rise of the attention "
-        "entropy, on seeds that were not used to find it?",
+    replace(
+        LADDER_OF_CAUSES,
+        **catalogue("rebound-answer"),
         presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH},
-        compute=compute,
         claims=(answer_numbers,),
         charts=partial(charts, name="rebound-answer"),
-        seconds={"quick": 15.0, "small": 4200.0},
-        needs=needs,
-        in_tasks=True,
-        text_preset="small",
     ),
 )

@@ -36,8 +36,8 @@ from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.models.logit_parts import COMMON, MEAN_POSITION, MEAN_TOKEN, POSITION, TOKEN, mean_rows, query_key_parts
 from joma.paper import rebound_cause
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
-from joma.paper.figures6_8 import EMBEDDED, ENTROPY, PAPER, VISIBLE, WIKITEXT2, measured, needs, one_task
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
+from joma.paper.language_models import ENTROPY, PAPER, VISIBLE, Settings, measured, needs, one_task
 from joma.store import Store, Task, Workspace
 
 UNCENTRED = {"uncentred token": (TOKEN, MEAN_TOKEN), "uncentred position": (POSITION, MEAN_POSITION)}
@@ -61,7 +61,7 @@ FULL_SIZE = rebound_cause.ReboundCauseConfig()
 class ReboundPartsConfig:
     """Runs of depth 1, whose last checkpoint is the end; a change of less than `least` nats has no shares."""
 
-    text: str = WIKITEXT2
+    text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: {**FULL_SIZE.settings, "checkpoint_every": 500})
     rate: float = FULL_SIZE.rate
     seeds: tuple[int, ...] = (131, 132, 133, 134)
@@ -73,7 +73,7 @@ SMALL = ReboundPartsConfig(
     rate=rebound_cause.SMALL.rate, settings={**rebound_cause.SMALL.settings, "checkpoint_every": 250}, needs_gpu=False
 )
 QUICK = ReboundPartsConfig(
-    text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, needs_gpu=False,
+    text="python-docs", rate=3e-3, seeds=(1, 2), least=1e-3, needs_gpu=False,
     settings={**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10},
 )  # fmt: skip
 
@@ -174,7 +174,7 @@ def share_numbers(t: Measured, own: str, other: str) -> Iterator[Number]:
     weights, states, rise = risen[END, DIP], risen[DIP, END], risen[END, END]
     shares = pd.DataFrame({WEIGHTS: np.minimum(weights, rise - states), STATES: np.minimum(states, rise - weights)})
     shares = shares.div(rise, axis="index")[rise >= t.config.least]
-    about: dict[str, Any] = {"control": shares[other], "control_name": other, "paired": True, "at_least": NAMED}
+    about: Settings = {"control": shares[other], "control_name": other, "paired": True, "at_least": NAMED}
     yield Number.mean(f"share of the rise, {own}", shares[own], unit="share", key="share", **about)
 
 
@@ -185,7 +185,7 @@ def token_numbers(t: Measured) -> Iterator[Number]:
         shares = carried(t, "alone", when)
         for setting, sides in JUDGED.items():
             term, other = (f"{side} × {TOKEN}" for side in sides)
-            about: dict[str, Any] = {"at_least": limit, "unit": "share", "setting": setting, "key": f"{what}_{setting}"}
+            about: Settings = {"at_least": limit, "unit": "share", "setting": setting, "key": f"{what}_{setting}"}
             about |= {"control": shares[other], "control_name": other, "paired": True}
             yield Number.mean(f"{what} of {term} alone", shares[term], **about)
     error, limits = float(t.logits["error"].max()), {"at_most": 1e-10, "sanity": True, "key": "error"}
@@ -215,31 +215,23 @@ def term_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw entropies and spreads of the terms over steps, and the four transplants of dip and end."""
-    names = {"alone": "entropy, alone", "without": "entropy, without", "spread": "spread", "mean": "nats"}
-    long = t.logits.rename(columns=names).melt(["seed", "step", "logits"], [*names.values()][:3], "what", "nats")
+    names = {"alone": "entropy, alone", "without": "entropy, without"}
+    long = t.logits.rename(columns=names).melt(["seed", "step", "logits"], [*names.values(), "spread"], "what", "nats")
     own = over_seeds(long[long["logits"].isin(DRAWN)], ["logits", "what", "step"], "nats")
-    look: dict[str, Any] = {"order": DRAWN, "share_y": False, "x_log": True, "labels": names, "band": ("low", "high")}
-    look |= {"title": "The terms of the logits over training", "caption": "Bands are two standard errors."}
-    yield lines(own, "step", "mean", color="logits", facet="what", id="rebound-terms", **look)
+    by: Settings = {"color": "logits", "order": DRAWN, "facet": "what", "share_y": False, "x_log": True}
+    yield lines(own, "step", "mean", **by, **caption("rebound-terms"))
     four = over_seeds(transplanted(t).unstack().rename("entropy").reset_index(), ["weights", "states"], "entropy")
-    names = {"weights": "queries and keys of the", "states": "states of the", "mean": "attention entropy (nats)"}
-    look = {"title": "Queries and keys on other states", "caption": "Bars: two standard errors.", "labels": names}
-    yield bars(four, "weights", "mean", color="states", error=("low", "high"), id="rebound-transplants", **look)
+    yield bars(four, "weights", "mean", color="states", **caption("rebound-transplants"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="rebound-parts",
-        title="Parts of the logits, and transplants from dip to end",
-        source="Open question; Theorem 1",
-        question="Which part of the logits carries the rise of the attention entropy, and is it weights or states?",
+        **catalogue("rebound-parts"),
         presets={"quick": QUICK, "small": SMALL, "full": ReboundPartsConfig()},
         compute=compute,
         claims=(token_numbers, WEIGHT_CLAIM, STATE_CLAIM, term_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "small": 900.0},
         needs=needs,
         in_tasks=True,
-        text_preset="small",
     ),
 )

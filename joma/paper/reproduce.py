@@ -149,14 +149,14 @@ def reproduce(
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     demand_writable(out)
-    tell = progress or (lambda id, at: None)
+    show = progress or (lambda id, at: None)
     with alone_in(out):
         remove_leftovers(out, at_any_depth=True)
         there = str(device_named(device))
         found: list[ExperimentResult] = []
         for name in wanted:
             left = None if limit is None else limit - (time.monotonic() - begun) / 60
-            found.append(_run(name, preset, out / name, there, left, tell))
+            found.append(_run(name, preset, out / name, there, left, show))
             _save(out, preset, found)
     return Reproduction(folder=out, preset=preset, experiments=tuple(found))
 
@@ -208,7 +208,7 @@ def plain(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(config), default=str))
 
 
-def _run(name: str, preset: str, folder: Path, device: str, minutes: float | None, tell: Progress) -> ExperimentResult:
+def _run(name: str, preset: str, folder: Path, device: str, minutes: float | None, show: Progress) -> ExperimentResult:
     """Return the result of one experiment, written to its folder; an exception becomes a failed result."""
     made = experiment(name)
     about = {field: getattr(made, field) for field in ("title", "source", "question")}
@@ -221,7 +221,7 @@ def _run(name: str, preset: str, folder: Path, device: str, minutes: float | Non
     missing = made.needs(config, device)
     # All experiments share a store, since some need the same trainings. Where something is missing it only reads.
     limit = 0.0 if missing else minutes
-    store = Store(folder.parent / "work", device=device, minutes=limit, progress=lambda at: tell(name, at))
+    store = Store(folder.parent / "work", device=device, minutes=limit, progress=lambda at: show(name, at))
     charts: tuple[Chart, ...] = ()
     try:
         found, tables = _computed(made, config, base, store, missing)

@@ -20,17 +20,17 @@ from joma.claims import Number, claim
 from joma.engine.config import RunConfig
 from joma.engine.sources import data_hash
 from joma.models.batch import Parameters
-from joma.paper import figures6_8 as models
-from joma.paper.architectures import CPU
-from joma.paper.experiment import Experiment, Measured, over_seeds, select
+from joma.paper import language_models as models
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
+from joma.paper.language_models import Settings
 from joma.store import Store, Task
 
 ENWIK8, CONTROL = "enwik8", "one ingredient removed"
-POSITIONS: dict[str, dict[str, Any]] = {
+POSITIONS: dict[str, Settings] = {
     "rotary": {"positions": "rotary"},
     "learned": {"positions": "learned", "max_length": 256},
 }
-SIZES: dict[str, dict[str, Any]] = {
+SIZES: dict[str, Settings] = {
     "10M": {"width": 256, "hidden": 1024, "heads": 4, "depth": 6},
     "30M": {"width": 384, "hidden": 1536, "heads": 6, "depth": 12},
 }
@@ -39,7 +39,7 @@ HALF = 0.5
 """Least share of layers that rise."""
 FLOPS = {"cuda": 2e14, "cpu": 2e10}
 """Operations a second, for expected times; measured rates replace them."""
-GPT: dict[str, Any] = {
+GPT: Settings = {
     "activation": "gelu",
     "norm_place": "before",
     "embedding_scale": 1.0,
@@ -55,14 +55,13 @@ GPT: dict[str, Any] = {
     "restart_every_epoch": False,
 }
 """Model and optimiser of all runs, next to figure 6's recipe."""
-TRAINING: dict[str, Any] = {
+TRAINING: Settings = {
     "vocabulary_cap": 10_000,
     "window": 256,
     "batch": 64,
     "valid_windows": 8,
     "precision": "bf16",
     "steps": 10_000,
-    "epochs": None,
     "measure_every": 200,
     "measure_spacing": "early",
 }
@@ -84,14 +83,14 @@ class ScaleConfig:
 
 
 SMALL = ScaleConfig(
-    text=models.WIKITEXT2,
+    text="wikitext2",
     settings=GPT | TRAINING | {"dropout": 0.1},
     sizes={"10M": SIZES["10M"]},
     seeds=(271, 272, 273),
 )
 QUICK = ScaleConfig(
-    text=models.EMBEDDED,
-    settings=GPT | TRAINING | CPU | {"vocabulary_cap": 500, "window": 32, "steps": 100, "warmup": 5},
+    text="python-docs",
+    settings=GPT | TRAINING | models.small(500, 32, window=32, steps=100, warmup=5, measure_every=5, valid_windows=3),
     sizes={"tiny": {"width": 32, "hidden": 64, "heads": 2, "depth": 2, "embedding_scale": 1.0}},
     rate=1e-2,
     seeds=(1, 2),
@@ -142,7 +141,7 @@ def layer_numbers(t: Measured) -> Iterator[Number]:
         own = table[table["condition"].isin(names)]
         if not len(own):
             continue
-        about: dict[str, Any] = {"setting": names[0], "control_name": CONTROL, "paired": True}
+        about: Settings = {"setting": names[0], "control_name": CONTROL, "paired": True}
         for label, column, fields in (
             ("share of layers that rise", "rises", {"at_least": HALF, "unit": "share"}),
             ("rise, mean over layers", "rise", {"unit": "nats"}),
@@ -154,29 +153,19 @@ def layer_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw the rise of every layer, and the entropies over training."""
-    labels = {"mean": "rise after the dip (nats)", "step": "training step", "condition": "model"}
-    common: dict[str, Any] = {"labels": labels, "facet": "condition"}
-    means, title = over_seeds(layers(t), ["condition", "layer"], "rise"), "Rise of the entropy by layer"
-    caption = "Mean over seeds; bars are two standard errors. Dotted: a rise that counts."
-    about: dict[str, Any] = {"id": "scale-rise", "title": title, "caption": caption, "rules": [Rule(models.VISIBLE)]}
-    yield points(means, "layer", "mean", error=("low", "high"), **about, **common)
-    about = {"id": "scale-entropy", "title": "Attention entropy by layer", "caption": models.BANDS, "x_log": True}
-    curves = models.mean_curves(t, models.ENTROPY)
-    yield lines(curves, "step", models.ENTROPY, color="layer", band=("low", "high"), **about, **common)
+    means, rules = over_seeds(layers(t), ["condition", "layer"], "rise"), [Rule(models.VISIBLE)]
+    yield points(means, "layer", "mean", facet="condition", rules=rules, **caption("scale-rise"))
+    by: Settings = {"color": "layer", "facet": "condition", "x_log": True}
+    yield lines(models.mean_curves(t, models.ENTROPY), "step", models.ENTROPY, **by, **caption("scale-entropy"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="scale",
-        title="Attention entropy of GPTs with 10 and 30 million parameters",
-        source="Next checks",
-        question="Does the entropy of at least half of the layers rise again, with rotary and with learned positions, "
-        "and without the ingredient that the paper holds responsible?",
+        **catalogue("scale"),
         presets={"quick": QUICK, "small": SMALL, "full": ScaleConfig()},
         compute=compute,
         claims=(layer_numbers,),
         charts=charts,
-        seconds={"quick": 15.0, "small": 600.0, "full": 3000.0},
         needs=models.needs,
         in_tasks=True,
     ),

@@ -26,7 +26,7 @@ from joma.engine.grid import Run, grid
 from joma.models.batch import Parameters
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import TABLE1_BLOCKS, DecoderConfig
-from joma.paper.experiment import Experiment, Measured, caption, gathered, gpu_missing, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, gathered, gpu_missing, over_seeds, select
 from joma.paper.latent_neurons import Row, latent_samples, ncorr, of_one_run, pack_tasks
 from joma.store import Store
 
@@ -256,22 +256,17 @@ def charts(t: Measured) -> Iterator[Chart]:
     wide = pd.concat([side_by_side(t, data) for data in (HIERARCHY, TREES)])
     wide["choice"] = wide["data"] + ", hidden " + wide["hidden"].astype(str) + ", rate " + wide["lr"].map("{:g}".format)
     wide["level"] = "level " + wide["level"].astype(str)
-    names = {"trained": "NCorr, trained", "untrained": "NCorr, untrained", "mean": "NCorr that training adds"}
-    common: dict[str, Any] = {"color": "choice", "error": ("low", "high"), "labels": names | {"level": ""}}
     trained, untrained = (over_seeds(wide, [*KEYS, "choice"], name) for name in ("trained", "untrained"))
     both = trained.assign(trained=trained["mean"], untrained=untrained["mean"])
-    yield points(both, "untrained", "trained", facet="level", diagonal=True, **common, **caption("table1"))
+    yield points(both, "untrained", "trained", color="choice", facet="level", diagonal=True, **caption("table1"))
     added = over_seeds(wide, ["data", "hidden", "lr", "level", "choice"], "added")
-    yield points(added, "level", "mean", n="size", rules=[Rule(0.0)], **common, **caption("table1-training"))
+    zero = [Rule(0.0)]
+    yield points(added, "level", "mean", color="choice", n="size", rules=zero, **caption("table1-training"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="table1",
-        title="Latents and hidden neurons",
-        source="Section 6, Table 1",
-        question="Do hidden neurons learn the latents of a hierarchy, or does an untrained network score the same? And "
-        "on latent trees, where inputs vary within a class?",
+        **catalogue("table1"),
         presets={"quick": QUICK, "full": Table1Config()},
         compute=compute,
         claims=CLAIMS,

@@ -29,7 +29,7 @@ from scipy import special
 
 from joma.charts import Chart, lines
 from joma.claims import Number, claim
-from joma.paper.experiment import Experiment, Measured, caption, exponents, over_seeds, select
+from joma.paper.experiment import Experiment, Measured, caption, catalogue, exponents, over_seeds, select
 from joma.store.work import Workspace
 from joma.theory import Samples, integrate
 from joma.theory.rebound import entropy
@@ -86,7 +86,7 @@ def gradient(
 ) -> dict[str, Float[np.ndarray, "..."]]:
     r"""Return $\dot w$ and $\dot z$ of Eqn 2, unchecked: one query without an embedding, hence no bias.
 
-    $b = e^z\circ x$, $h = \mathrm{relu}(Wb)$, and $g_h$ is that of the cross-entropy behind the upper weights.
+    $b = e^z\circ x$, $h = \mathrm{relu}(Wb)$, and $g_h$ is that of the cross-entropy, through the upper weights.
     """
     b = np.exp(z) * samples.x
     before = b @ w.T
@@ -180,26 +180,20 @@ def root_numbers(t: Measured) -> Iterator[Number]:
 
 def charts(t: Measured) -> Iterator[Chart]:
     """Draw time and fall over the number of nodes, and the entropy over time of one seed."""
-    names = {"nodes": "hidden nodes K", "arm": "upper weights", "t": "time", "entropy": "attention entropy (nats)"}
-    by: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS), "band": ("low", "high")}
-    shown = ("half_time", "time to half of the fall"), ("fall", "fall of the attention entropy (nats)")
-    for column, label in shown:
-        means, look = over_seeds(t.runs, ["arm", "nodes"], column), caption(f"width-{column.replace('_', '-')}")
-        yield lines(means, "nodes", "mean", y_log=column != "fall", labels=names | {"mean": label}, **by, **look)
-    by = {"color": "nodes", "facet": "arm", "x_log": True, "labels": names}
-    yield lines(t.curves[t.curves["t"] > 0], "t", "entropy", **by, **caption("width-curves"))
+    by: dict[str, Any] = {"x_log": True, "color": "arm", "order": tuple(POWERS)}
+    for column, id in (("half_time", "width-half-time"), ("fall", "width-fall")):
+        means = over_seeds(t.runs, ["arm", "nodes"], column)
+        yield lines(means, "nodes", "mean", y_log=column != "fall", **by, **caption(id))
+    curves = t.curves[t.curves["t"] > 0]
+    yield lines(curves, "t", "entropy", color="nodes", facet="arm", x_log=True, **caption("width-curves"))
 
 
 EXPERIMENTS = (
     Experiment(
-        id="width",
-        title="Attention and the number of hidden nodes",
-        source="Slides, future work; Section 7",
-        question="Does attention become sparse sooner when the layer has more hidden nodes?",
+        **catalogue("width"),
         presets={"quick": WidthConfig(nodes=(25, 50, 100, 200), seeds=(1, 2, 3)), "full": WidthConfig()},
         compute=compute,
         claims=(one_numbers, root_numbers),
         charts=charts,
-        seconds={"quick": 3.0, "full": 20.0},
     ),
 )

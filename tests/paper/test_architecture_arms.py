@@ -25,7 +25,7 @@ from joma.paper.architectures import (
     trained,
 )
 from joma.paper.experiment import Measured
-from joma.paper.figures6_8 import SETTING
+from joma.paper.language_models import SETTING
 from joma.store import Store
 
 FULL = ArchitecturesConfig()

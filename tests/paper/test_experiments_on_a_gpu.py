@@ -19,7 +19,7 @@ pytestmark = needs_a_gpu
 SAME = 1e-5
 """Of losses and attention of networks that start alike, relative where they are above 1, as all that follows."""
 TRAINED = 1e-3
-"""Of losses behind some steps: rounding can send a neuron at the kink of its ReLU the other way. On the CPU, trainings
+"""Of losses after some steps: rounding can send a neuron at the kink of its ReLU the other way. On the CPU, trainings
 in fp32 end 1e-7 from those in float64, and one of nine 1e-4."""
 SCORED = 1e-3
 """Of NCorr of networks that start alike: a neuron that is silent on one device may live by rounding on another."""
@@ -29,7 +29,7 @@ KEYS = {
     "condition", "data", "depth", "height", "hidden", "layer", "level", "lr", "metric", "mode", "network",
     "num_children", "num_classes", "num_latents", "rho", "seed", "step", "tree", "what",
 }  # fmt: skip
-"""Columns that tell rows apart."""
+"""Columns that identify a row."""
 CASES = [
     ("table1", "runs", ["ncorr", "shuffled", "matched"], SCORED, CURVES),
     ("table1", "runs", ["loss"], SAME, TRAINED),

@@ -14,13 +14,11 @@ from joma.paper.figures6_8 import (
     FIGURE6_CLAIMS,
     FIGURE8_CLAIMS,
     FULL,
-    LINEAR,
-    PAPER,
     QUICK,
     judged_layers,
-    measured,
     tasks,
 )
+from joma.paper.language_models import LINEAR, PAPER, measured
 from joma.store import Store
 
 SEEDS = (1, 2, 3, 4, 5)

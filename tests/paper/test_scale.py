@@ -12,7 +12,7 @@ from joma.claims import Outcome
 from joma.engine.training import runs_of
 from joma.models.decoder import Decoder
 from joma.paper.experiment import Measured
-from joma.paper.figures6_8 import SETTING
+from joma.paper.language_models import SETTING
 from joma.paper.scale import EXPERIMENTS, GPT, POSITIONS, QUICK, SIZES, ScaleConfig, layers, named, size_task
 from joma.store import Store
 
