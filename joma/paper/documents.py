@@ -180,6 +180,7 @@ def rebound(curves: pd.DataFrame) -> Chart:
     dips = chosen.loc[chosen.groupby("layer")["mean"].idxmin()]
     ends = chosen.groupby("layer").tail(1).sort_values("layer")
     rises = [f"rise {rise:+.2f}" for rise in ends["mean"].to_numpy() - dips["mean"].to_numpy()]
+    marks = pd.concat([dips.assign(label="dip"), ends.assign(label=rises)])
     return lines(
         chosen,
         "step",
@@ -187,7 +188,7 @@ def rebound(curves: pd.DataFrame) -> Chart:
         color="layer",
         band=("low", "high"),
         x_log=True,
-        marks=pd.concat([dips.assign(label="dip"), ends.assign(label=rises)]),
+        marks=marks[["layer", "step", "mean", "label"]],
         id="rebound",
         title="Attention becomes sparse, then dense again",
         labels={"step": "training step", "mean": "attention entropy (nats)"},
