@@ -12,13 +12,12 @@ FLOOR := tests/measure/test_entropy.py tests/measure/test_rank.py tests/probe/te
 
 # The kept results come first, so that there is a page to read while the rest is computed.
 demo: $(VENV)/demo
-	@echo "Reports: $(OUT)/kept/index.html (the paper's size) in a moment, $(OUT)/index.html (computed here) at the end."
-	$(BIN)/joma report results --out $(OUT)/kept
+	@echo "$(OUT)/index.html shows the kept results in a moment, and at the end also what is computed here."
+	$(BIN)/joma report results --out $(OUT)
 	$(BIN)/joma verify --out $(OUT)
 	$(BIN)/joma reproduce figure4 --threads $(THREADS) --out $(OUT)
 	$(BIN)/joma train --recipe small --seed 1 --threads $(THREADS) --out $(OUT)/training
-	$(BIN)/joma report $(OUT)
-	@echo "Reports: $(OUT)/kept/index.html (the paper's size), $(OUT)/index.html (computed here)."
+	$(BIN)/joma report results $(OUT) --out $(OUT)
 
 # Without the checker of shapes, which makes every call ten times slower. `make test` has it.
 check: $(VENV)/installed
@@ -73,7 +72,8 @@ docs: $(VENV)/docs
 	$(BIN)/joma explore --static build/site/explore.html
 	@echo "Site: build/site/index.html"
 
-# Keeps the small part of `joma reproduce --preset full --out $(OUT)` in the repository, and writes of it in docs.
+# Keeps results and tables of `joma reproduce --preset full --out $(OUT)`, or of `--preset small` where no full ones are kept, and writes of
+# them in docs.
 results: $(VENV)/installed
 	$(BIN)/python -m joma.paper.documents keep $(OUT)
 

@@ -9,6 +9,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,13 +44,13 @@ REPRODUCTION = Path("joma-out")
 """Folder of a reproduction when none is named."""
 
 
-Preset = StrEnum("Preset", ["quick", "full"])
+Preset = StrEnum("Preset", ["quick", "small", "full"])
 RecipeName = StrEnum("RecipeName", ["figure6", "figure8", "small", "table1", "trees"])
 WorkPlace = StrEnum("WorkPlace", ["local", "ray"])
 
 
 def _option(words: str, default: str) -> Any:
-    """Return an option whose default is told in words: None, which stands for it, says nothing."""
+    """Return an option whose default is given in words: None, which stands for it, says nothing."""
     return typer.Option(help=words, show_default=default)
 
 
@@ -122,10 +123,12 @@ def verify(
     from joma.checks import verify
 
     number = itertools.count(1)
-    with terminal.progress("Checking statements", quiet=as_json) as show:
+    with terminal.progress(quiet=as_json) as show:
         answers = verify(
             [statement.id for statement in wanted],
-            progress=lambda answer: show(answer.claim, next(number), len(wanted)),
+            progress=lambda answer: show(
+                "Checking statements", done=next(number), total=len(wanted), latest=answer.claim
+            ),
         )
     if as_json:
         terminal.show_json([json.loads(each.model_dump_json()) | {"sound": each.sound} for each in answers])
@@ -147,7 +150,7 @@ def simulate(
         str | None,
         _option(
             "saliency (Theorem 2), printed (Eqn 6), normalised (Eqn 6 with softmax), model (the flow that exp "
-            "attention really has) or clusters (Theorem 3 with attention).",
+            "attention really has), common (the same for queries that share a vector) or clusters (Theorem 3).",
             "saliency",
         ),
     ] = None,
@@ -171,6 +174,8 @@ def simulate(
     ] = None,
     bias: Annotated[float | None, _option("Frozen bias of `clusters`.", "-1")] = None,
     negative_weight: Annotated[float | None, _option("Weight of the negative cluster of `clusters`.", "4")] = None,
+    common: Annotated[float | None, _option("Squared norm of the vector that queries of `common` share.", "1")] = None,
+    num_queries: Annotated[int | None, _option("Number of queries of `common`.", "100")] = None,
     t1: Annotated[float | None, _option("End time.", "past the blow-up, or when all have settled")] = None,
     num_points: Annotated[int | None, _option("Number of reported times.", "400")] = None,
     spacing: Annotated[
@@ -245,8 +250,12 @@ def scan(
     from joma import terminal
     from joma.probe.scanning import scan
 
-    with terminal.options_named(options), terminal.progress("Scanning checkpoints", quiet=as_json) as show:
-        done = scan(sources, **options, progress=lambda at: show(at.name, at.done, at.total))
+    with terminal.options_named(options), terminal.progress(quiet=as_json) as show:
+
+        def report(name: str, done: int, total: int) -> None:
+            show("Scanning checkpoints", done=done, total=total, latest=name)
+
+        done = scan(sources, **options, progress=report)
     terminal.show_json(done.as_dict()) if as_json else terminal.show_scan(done)
     raise typer.Exit(UNSOUND if done.failures or done.is_empty else 0)
 
@@ -314,15 +323,15 @@ def train(
         "threads": threads,
     }
     if dry_run:
-        with terminal_train.planning_progress(quiet=as_json) as show_doing:
-            plan = plan_training(grid, out=out, progress=show_doing, **options)
+        with terminal.progress(quiet=as_json) as show:
+            plan = plan_training(grid, out=out, progress=lambda doing: show(f"Planning: {doing}"), **options)
         terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
         return
     assert out is not None
     before = saved_steps(out)
     try:
-        with terminal_train.training_progress(quiet=as_json) as show:
-            done = train(grid, out=out, progress=show, **options)
+        with terminal.progress(quiet=as_json) as show:
+            done = train(grid, out=out, progress=lambda at: terminal_train.show_progress(show, at), **options)
     except KeyboardInterrupt:
         sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
         raise typer.Exit(INTERRUPTED) from None
@@ -337,7 +346,11 @@ def reproduce(
         typer.Argument(help="Experiments to run and explain, such as figure4 table1. All if none is named."),
     ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="quick: minutes on two CPU cores. full: the paper's settings on one GPU.")
+        Preset,
+        typer.Option(
+            help="quick: minutes on two CPU cores. small: an hour on one core, where there is such a form. "
+            "full: the paper's settings on one GPU."
+        ),
     ] = Preset.quick,
     out: Annotated[
         Path, typer.Option(help="Folder for everything. The same command continues where it stopped.")
@@ -364,8 +377,9 @@ def reproduce(
         terminal.show_json(rows) if as_json else terminal.show_rows("Experiments", rows)
         return
     try:
-        with terminal.work_progress(quiet=as_json) as show:
-            done = reproduce(wanted, preset=preset.value, out=out, device=device, minutes=minutes, progress=show)
+        with terminal.progress(quiet=as_json) as show:
+            report = partial(terminal.show_work, show)
+            done = reproduce(wanted, preset=preset.value, out=out, device=device, minutes=minutes, progress=report)
     except KeyboardInterrupt:
         sys.stderr.write("joma: stopped. Finished work is kept; the same command continues from here.\n")
         raise typer.Exit(INTERRUPTED) from None
@@ -378,8 +392,8 @@ def reproduce(
 
 @app.command(cls=train_options.PlainCommand)
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that --out of other commands wrote into.")],
-    out: Annotated[Path | None, _option("Folder for the pages.", "the folder itself")] = None,
+    folders: Annotated[list[Path], typer.Argument(help="Folders that --out of other commands wrote into.")],
+    out: Annotated[Path | None, _option("Folder for the pages.", "the first folder itself")] = None,
     single: Annotated[bool, typer.Option("--single", help="Write one self-contained file.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that follows a training while it runs, for this machine alone.")
@@ -387,7 +401,7 @@ def report(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under a folder on pages with charts, or follow it while it is recorded."""
+    """Put everything that was recorded under folders on pages with charts, or follow a run while it is recorded."""
     from joma.errors import import_extra
 
     for module in ("jinja2", "altair", "vl_convert"):
@@ -397,6 +411,9 @@ def report(
             raise ValueError(
                 "`--live` serves a page and writes none, got `--out` or `--single` too. Choose one of them."
             )
+        if len(folders) > 1:
+            raise ValueError(f"`--live` needs one folder, got {len(folders)}. Pass one that holds them all.")
+        folder = folders[0]
         if folder.exists() and not folder.is_dir():
             raise ValueError(
                 f"{folder} is a file, and a run is a folder. Pass the folder of a run, also before it exists."
@@ -405,14 +422,15 @@ def report(
 
         _serve("Live view", lambda ready: serve(folder, ready, until_eof=until_eof), as_json=as_json)
         return
-    if not folder.is_dir():
-        raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
-    _demand_writable(out or folder)
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"There is no folder {folder}. Pass one that a command with --out wrote into.")
+    _demand_writable(out or folders[0])
     from joma import terminal
     from joma.page.report import report
 
     with terminal.busy("Writing the pages", quiet=as_json):
-        page = report(folder, out=out, single=single)
+        page = report(*folders, out=out, single=single)
     terminal.show_json({"page": str(page)}) if as_json else terminal.say_written([page])
 
 
@@ -495,9 +513,9 @@ def _is_debugging() -> bool:
 def _in_one_line(error: Exception) -> str:
     """Return an error as it is worded; of one that joma did not word, and may be our own fault, its kind as well."""
     if isinstance(error, OSError):
-        from joma.store.files import told
+        from joma.store.files import explained
 
-        return " ".join(told(error).split())
+        return " ".join(explained(error).split())
     words, frames = " ".join(str(error).split()), list(traceback.walk_tb(error.__traceback__))
     if frames and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] == joma.__name__:
         return words

@@ -24,7 +24,7 @@ class UnknownNameError(ValueError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, listing: str = "", remark: str = "") -> None:
         """Word the message with the nearest name, else with all of them, or with how to list them if they are many.
 
-        `listing` is what lists them, such as a command; `remark` a sentence on what is taken beside the names, said
+        `listing` is what lists them, such as a command; `remark` a sentence on what is taken besides the names, said
         where none of them is near.
         """
         known = sorted(known)
@@ -62,7 +62,7 @@ def import_extra(module: str, extra: str) -> ModuleType:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a slip may have turned into this one, None if there is none so near.
 
-    Case does not count. Digits tell things apart, so that another digit is no slip, nor is none at all; one too many or
+    Case does not count. Digits make a difference, so that another digit is no slip, nor is none at all; one too many or
     two in the wrong order may be.
 
     >>> nearest("Thm22", ["thm2", "thm5"]), nearest("thm6", ["thm2", "thm5"])
@@ -153,12 +153,14 @@ def shaped(axes: str, **arrays: Any) -> Any:
     return checked if len(checked) > 1 else checked[0]
 
 
-def whole(name: str, value: Any, *, low: int) -> np.ndarray:
-    """Return `value`, a number or several, as integers of at least `low`."""
+def whole(name: str, value: Any, *, low: int, high: float = np.inf) -> np.ndarray:
+    """Return `value`, a number or several, as integers of at least `low` and at most `high`."""
     array = finite(name, value)
-    wrong = (array != np.floor(array)) | (array < low)
+    wrong = (array != np.floor(array)) | (array < low) | (array > high)
     if wrong.any():
-        raise ValueError(f"`{name}` must be a whole number of at least {low}, got {array[wrong].flat[0]:g}. Pass one.")
+        most = "" if np.isinf(high) else f" and at most {high:g}"
+        found = f"{array[wrong].flat[0]:g}"
+        raise ValueError(f"`{name}` must be a whole number of at least {low}{most}, got {found}. Pass one.")
     return array.astype(np.int64)
 
 

@@ -71,7 +71,7 @@ def binary_size(num_bytes: int) -> str:
 
 
 def layer_name(layer: int, preposition: str = "") -> str:
-    """Return a layer by its number, behind a preposition if one is given; what has none lies outside of them.
+    """Return a layer by its number, after a preposition if one is given; what has none lies outside of them.
 
     >>> layer_name(3), layer_name(3, "in"), layer_name(NO_LAYER, "in")
     ('layer 3', 'in layer 3', 'outside of the layers')

@@ -7,8 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,17 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from joma.claims import Answer, Outcome, statements
@@ -44,6 +34,8 @@ PIPED_WIDTH = 160
 """Columns when the output is not a terminal and COLUMNS is not set, so that rows stay on one line in a log."""
 LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
+TIME_WIDTH = len("0:00:00")
+"""Kept in a narrow terminal too: the latest words give way."""
 
 
 def console() -> Console:
@@ -52,98 +44,93 @@ def console() -> Console:
     return Console(width=width, highlight=False)
 
 
-def moving(*columns: ProgressColumn) -> Progress:
-    """Return bars on standard error, which disappear at the end."""
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+class Shown:
+    """Progress on standard error: a bar that moves on a terminal; in a log lines, now and then."""
 
+    def __init__(self, bar: Progress | None) -> None:
+        """Move a bar, or print lines without one."""
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("", total=None, at="", left="", latest="")
+        self._line: object = None
+        self._due = 0.0
+        self._begun: tuple[float, float] | None = None
 
-def progress(label: str, *, quiet: bool = False) -> AbstractContextManager[Callable[[str, int, int], None]]:
-    """Show a count with the time left on standard error, by a bar or by lines.
+    def __call__(
+        self,
+        doing: str,
+        *,
+        done: float = 0,
+        total: float | None = None,
+        at: str = "",
+        latest: str = "",
+        remaining: float | None = None,
+    ) -> None:
+        """Show how far something is; in a log, if it is something else than before, is done, or some time has passed.
 
-    Gives a function of what was just done, how many are done, and of how many.
-    """
-    lines = LogLines()
+        Args:
+            doing: What is being done.
+            done: How much of it, in any unit.
+            total: What there is to do; None where nobody knows.
+            at: The same in words; `done/total` if empty.
+            latest: What was just done.
+            remaining: Seconds that the rest takes, if they are known better than by the pace since the first call.
+        """
+        if total == 0:  # of nothing to do there is nothing to say
+            return
+        at = at or ("" if total is None else f"{done:.0f}/{total:.0f}")
+        remaining = self._by_pace(done, total or 0) if remaining is None else remaining
+        left = "" if remaining is None else f"about {duration(remaining)} left"
+        if self._bar is not None and self._task is not None:
+            doing, latest = escape(printable(doing)), escape(printable(latest))
+            self._bar.update(
+                self._task, description=doing, completed=done, total=total, at=at, left=left, latest=latest
+            )
+        elif (doing, done == total) != self._line or monotonic() >= self._due:
+            self._line, self._due = (doing, done == total), monotonic() + LINE_SECONDS
+            far = ", ".join(filter(None, (at, latest)))
+            say(doing + (far and f": {far}") + (left and f"; {left}"))
 
-    def log(latest: str, done: int, total: int) -> None:
-        if total:  # of nothing to do there is nothing to say
-            named = f", {latest}" if latest else ""
-            lines.show(done == total, f"{label}: {done}/{total}{named}{lines.time_left(done, total)}")
-
-    return bars_or_lines(partial(_bar, label), log, quiet=quiet)
+    def _by_pace(self, done: float, total: float) -> float | None:
+        """Return the seconds that the rest takes at the pace since the first call; None where that is not known."""
+        if self._begun is None:
+            self._begun = monotonic(), done
+        seconds, gained = monotonic() - self._begun[0], done - self._begun[1]
+        return seconds / gained * (total - done) if 0 < gained and done < total else None
 
 
 @contextmanager
-def _bar(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("elapsed"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[latest]}"),
-    )
-    with moving(*columns) as bar:
-        task = bar.add_task(label, total=None, latest="")
-        yield lambda latest, done, total: bar.update(
-            task, completed=done, total=total, latest=escape(printable(latest))
+def progress(*, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Give what shows progress, as `Shown`; nothing if quiet."""
+    if quiet:
+        yield lambda *_, **__: None
+    elif sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[at]}"),
+            TextColumn("elapsed"),
+            TimeElapsedColumn(table_column=Column(min_width=TIME_WIDTH)),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[latest]}"),
         )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield Shown(bar)
+    else:
+        yield Shown(None)
 
 
 @contextmanager
 def busy(label: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show on standard error that work without steps to count has begun: by a mark that moves, or by a line."""
-    with bars_or_lines(moving_mark, say, quiet=quiet) as show:
+    """Show that work without steps to count has begun."""
+    with progress(quiet=quiet) as show:
         show(label)
         yield
 
 
-@contextmanager
-def moving_mark(before: str = "") -> Iterator[Callable[[str], None]]:
-    """Show a mark that moves and the time that has passed, for what the function is told, with words before it."""
-    columns = (SpinnerColumn(), TextColumn(before + "{task.description}"), TimeElapsedColumn())
-    with moving(*columns) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda doing: bar.update(task, description=escape(doing))
-
-
-@contextmanager
-def bars_or_lines(
-    bars: Callable[[], AbstractContextManager[Callable[..., None]]], log: Callable[..., None], *, quiet: bool
-) -> Iterator[Callable[..., None]]:
-    """Show progress on standard error, by bars that move on a terminal, by lines elsewhere; not at all if quiet."""
-    if quiet:
-        yield lambda *at: None
-    elif sys.stderr.isatty():
-        with bars() as show:
-            yield show
-    else:
-        yield log
-
-
-class LogLines:
-    """Progress as lines of a log, on standard error: when something begins, and every some seconds."""
-
-    def __init__(self) -> None:
-        """Begin with nothing said."""
-        self._current: object = None
-        self._due = 0.0
-        self._begun: tuple[float, float] | None = None
-
-    def show(self, current: object, line: str) -> None:
-        """Print a line if one is due: `current`, what is being done, is another than before, or it is time."""
-        if current == self._current and monotonic() < self._due:
-            return
-        self._current, self._due = current, monotonic() + LINE_SECONDS
-        say(line)
-
-    def time_left(self, done: float, total: float) -> str:
-        """Return about how long the rest takes at the pace since the first call; nothing where that is not known."""
-        if self._begun is None:
-            self._begun = monotonic(), done
-        seconds, gained = monotonic() - self._begun[0], done - self._begun[1]
-        return f"; about {duration(seconds / gained * (total - done))} left" if 0 < gained and done < total else ""
+def show_work(show: Callable[..., None], id: str, at: "WorkProgress") -> None:
+    """Show which experiment is at work, how far it is, and how long the rest of it takes."""
+    latest = ", ".join(filter(None, (at.task, at.doing)))
+    show(id, done=at.share, total=1.0, at=f"{at.share:.0%}", latest=latest, remaining=at.remaining)
 
 
 def say(line: str) -> None:
@@ -175,7 +162,7 @@ def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 def show_answers(answers: Sequence[Answer], *, explain: bool, texts: bool = False) -> None:
     """Print a row for each claim, or with `explain` everything there is to say about each.
 
-    `texts` takes the hand-written texts, which speak of full-size results.
+    `texts` takes the hand-written texts, which speak of the kept results.
     """
     screen = console()
     for answer in answers if explain else ():
@@ -195,39 +182,14 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
     """Print the claims of experiments, what is not done and why, and where the files are."""
     screen = console()
     if done.answers:
-        show_answers(done.answers, explain=explain, texts=all(each.preset == "full" for each in done.experiments))
+        texts = all(each.has_texts for each in done.experiments if each.answers)
+        show_answers(done.answers, explain=explain, texts=texts)
     for each in done.experiments:
         if each.status != "done":
             counts = f" ({each.done} of {each.tasks} tasks)" if each.tasks else ""
             style = "bold red" if each.status == "failed" else "yellow"
             screen.print(Text.assemble((f"{each.id} {each.status}{counts}: ", style), each.reason), soft_wrap=True)
     screen.print(f"Saved to {done.folder}. For charts: joma report {done.folder}", soft_wrap=True, markup=False)
-
-
-def work_progress(*, quiet: bool = False) -> "AbstractContextManager[Callable[[str, WorkProgress], None]]":
-    """Show on standard error which experiment is at work, how far it is, and how long the rest of it takes."""
-    lines = LogLines()
-
-    def log(id: str, at: "WorkProgress") -> None:
-        times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
-        words = ", ".join(filter(None, (f"{at.share:.0%}", at.task, at.doing)))
-        lines.show(id, f"{id}: {words}; {times}")
-
-    return bars_or_lines(_work_bar, log, quiet=quiet)
-
-
-@contextmanager
-def _work_bar() -> "Iterator[Callable[[str, WorkProgress], None]]":
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.fields[at]}"))
-    with moving(*columns) as bar:
-        task = bar.add_task("", total=1.0, at="")
-
-        def show(id: str, at: "WorkProgress") -> None:
-            times = f"elapsed {duration(at.elapsed)}, left {duration(at.remaining)}"
-            words = escape(f"{at.share:.0%}  {times}  {at.doing}")
-            bar.update(task, description=escape(id), completed=at.share, at=words)
-
-        yield show
 
 
 def _explained(answer: Answer, texts: bool) -> Panel:
@@ -298,7 +260,7 @@ def _digits(value: float) -> str:
 
 @contextmanager
 def options_named(names: Iterable[str]) -> Iterator[None]:
-    """Have errors name the options of a command where they name the arguments of the function behind it."""
+    """Have errors name the options of a command where they name the arguments of the function that it calls."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -1,31 +1,23 @@
 """What `joma train` prints: the plan, live progress, and how every run ended."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
 from rich.text import Text
 
 from joma.claims.table import table_of
 from joma.formatting import binary_size, counted, duration
-from joma.terminal import LogLines, bars_or_lines, console, moving, moving_mark, say
+from joma.terminal import console
 
 if TYPE_CHECKING:  # these import torch, which `joma train --help` can do without
     from joma.engine import training
-    from joma.engine.loop import PackProgress
     from joma.engine.plan import Plan
 
 MOST_LOSSES = 4
-"""Losses that are shown beside a bar; of more runs, their range."""
+"""Losses that are shown; of more runs, their range."""
 MOST_NAMES = 3
 """Runs of a pack that are named in the plan."""
-TIME_WIDTH = len("0:00:00")
-"""Kept in a narrow terminal too: the losses give way."""
 
 
 def show_plan(plan: "Plan") -> None:
@@ -96,73 +88,26 @@ def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     return "stopped before anything was saved; the same command begins at the start."
 
 
-def planning_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    """Show what is done for a plan on standard error, in a log as lines; gives what to call with it."""
-    before = "Planning: "
-    return bars_or_lines(partial(moving_mark, before), lambda doing: say(before + doing), quiet=quiet)
-
-
-def training_progress(*, quiet: bool = False) -> AbstractContextManager[Callable[["training.Progress"], None]]:
-    """Show a bar for all packs and one for those at work, on standard error; in a log a line now and then."""
-    lines = LogLines()
-
-    def log(at: "training.Progress") -> None:
-        if at.pack is not None:
-            runs, step, num_steps, latest = _together([at.pack, *at.others])
-            left = lines.time_left(at.seconds_done, at.plan.seconds)
-            pack = f"[{at.num_packs_done + 1}/{len(at.plan.packs)}]"
-            lines.show(pack, f"{pack} {runs}: step {step:,}/{num_steps:,}, {latest}{left}")
-        elif at.num_packs_done == 0:
-            say(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
-
-    return bars_or_lines(_bars, log, quiet=quiet)
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[["training.Progress"], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("elapsed"),
-        TimeElapsedColumn(table_column=Column(min_width=TIME_WIDTH)),
-        TextColumn("left"),
-        TimeRemainingColumn(table_column=Column(min_width=TIME_WIDTH)),
-        TextColumn("[dim]{task.fields[latest]}"),
-    )
-    with moving(*columns) as bar:
-        whole = bar.add_task("Training", total=None, count="", latest="")
-        part = bar.add_task("Pack", total=None, count="", latest="", visible=False)
-        seen = [-1]
-
-        def show(at: "training.Progress") -> None:
-            if seen[0] != at.num_packs_done:
-                seen[0] = at.num_packs_done
-                bar.reset(part, visible=at.pack is not None)
-            count = f"{at.num_packs_done}/{len(at.plan.packs)} packs"
-            bar.update(whole, completed=at.seconds_done, total=at.plan.seconds, count=count)
-            if at.pack is not None:
-                runs, step, num_steps, latest = _together([at.pack, *at.others])
-                count = f"step {step:,}/{num_steps:,}"
-                bar.update(part, visible=True, description=runs, completed=step, total=num_steps, count=count)
-                bar.update(part, latest=escape(latest))
-
-        yield show
-
-
-def _together(packs: "Sequence[PackProgress]") -> tuple[str, int, int, str]:
-    """Return runs, steps done, steps in all, and speed with losses of the packs at work: on Ray there are several."""
-    num_failed = sum(len(at.failed) for at in packs)
-    num_runs = sum(len(at.names) for at in packs) + num_failed
+def show_progress(show: Callable[..., None], at: "training.Progress") -> None:
+    """Show how far a training is, and the packs at work: on Ray there may be several."""
+    packs = [] if at.pack is None else [at.pack, *at.others]
+    if not packs:
+        if at.num_packs_done == 0:
+            show(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
+        return
+    num_failed = sum(len(each.failed) for each in packs)
+    runs = counted(sum(len(each.names) for each in packs) + num_failed, "run")
     several = f" of {len(packs)} packs" if len(packs) > 1 else ""
     failed = f", {num_failed} diverged" if num_failed else ""
-    speed = sum(at.tokens_per_second for at in packs)
-    current = [loss for at in packs for loss in at.losses.values()]
-    return (
-        f"{counted(num_runs, 'run')}{several}{failed}",
-        sum(at.step for at in packs),
-        sum(at.num_steps for at in packs),
-        f"{speed:,.0f} tokens/s, loss {losses(current)}",
+    step, num_steps = sum(each.step for each in packs), sum(each.num_steps for each in packs)
+    speed = sum(each.tokens_per_second for each in packs)
+    current = [loss for each in packs for loss in each.losses.values()]
+    show(
+        f"[{at.num_packs_done + 1}/{len(at.plan.packs)}] {runs}{several}{failed}",
+        done=at.seconds_done,
+        total=at.plan.seconds,
+        at=f"step {step:,}/{num_steps:,}",
+        latest=f"{speed:,.0f} tokens/s, loss {losses(current)}",
     )
 
 

@@ -41,9 +41,22 @@ from joma.tasks.on_ray import demand_ray
         (lambda: shaped("*T K M", v=1.0), r"`v` must have the axes \(\*T, K, M\), got shape \(\)"),
         (lambda: whole("H", [1, 1.5], low=0), r"`H` must be a whole number of at least 0, got 1\.5\. Pass one"),
         (lambda: whole("seed", -1, low=0), r"`seed` must be a whole number of at least 0, got -1"),
+        (lambda: whole("q", [0, 3], low=0, high=2), r"`q` must be a whole number of at least 0 and at most 2, got 3"),
         (lambda: same_shape(a=np.zeros(2), b=np.zeros(3)), r"Shapes must agree, got `a` \(2,\), `b` \(3,\)"),
     ],
-    ids=["nan", "inf", "text", "positive", "range", "axes", "leading axes", "fraction", "too small", "shape"],
+    ids=[
+        "nan",
+        "inf",
+        "text",
+        "positive",
+        "range",
+        "axes",
+        "leading axes",
+        "fraction",
+        "too small",
+        "too large",
+        "shape",
+    ],
 )
 def test_messages(check, message):
     with pytest.raises(ValueError, match=message):

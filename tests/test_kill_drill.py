@@ -7,7 +7,7 @@ import pandas
 import pytest
 from store.mortality import orders
 
-from joma.store.files import beside
+from joma.store.files import hidden_name
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_lost_and_a_changed_row_are_counted(tmp_path, monkeypatch):
 
 def test_an_artefact_that_was_not_finished_is_no_row(tmp_path):
     """A killed write leaves a hidden folder, which no reader of the store opens."""
-    for folder in (tmp_path / "work" / "0123", beside(tmp_path / "work" / "4567")):
+    for folder in (tmp_path / "work" / "0123", hidden_name(tmp_path / "work" / "4567")):
         folder.mkdir(parents=True)
         pandas.DataFrame({"x": [1.0]}).to_parquet(folder / "rows.parquet")
     assert list(kill_drill.rows_of(tmp_path)) == [("0123", "rows.parquet", 0)]

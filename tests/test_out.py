@@ -20,7 +20,7 @@ from joma.claims import Answer, Number, Outcome
 from joma.page.paper import write_verification
 from joma.probe.watching import watch
 from joma.store import files
-from joma.store.files import UnwritableError, demand_writable, told
+from joma.store.files import UnwritableError, demand_writable, explained
 
 TINY = ("--steps", "2", "--width", "8", "--hidden", "8", "--depth", "1", "--batch", "4", "--rho", "0.8", "--seed", "1")
 VERBS = {
@@ -189,7 +189,7 @@ def test_asking_makes_nothing(folder):
 
 def test_names_of_unfinished_folders_are_not_told_either():
     error = OSError(errno.EACCES, "Permission denied", "out/.kept.0123abcd.part/.table.parquet.89abcdef.part")
-    assert told(error).startswith("out/kept/table.parquet cannot be written: permission denied. ")
+    assert explained(error).startswith("out/kept/table.parquet cannot be written: permission denied. ")
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_names_of_unfinished_folders_are_not_told_either():
     ids=["read", "our own", "no file"],
 )
 def test_other_errors_of_the_system_are_not_said_to_be_of_writing(error, line):
-    assert told(error) == line
+    assert explained(error) == line

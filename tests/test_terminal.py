@@ -25,9 +25,9 @@ def test_outcomes_are_counted(capsys):
 def test_a_count_is_told_in_lines_where_no_bar_can_move(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr("joma.terminal.monotonic", lambda: now[0])
-    with terminal.progress("Scanning") as show:
+    with terminal.progress() as show:
         for now[0], done in ((100.0, 0), (105.0, 1), (120.0, 2), (121.0, 3), (122.0, 4)):
-            show(f"step{done}.pt" if done else "", done, 4)
+            show("Scanning", done=done, total=4, latest=f"step{done}.pt" if done else "")
     assert capsys.readouterr().err.splitlines() == [
         "Scanning: 0/4",
         "Scanning: 2/4, step2.pt; about 20 s left",
@@ -37,8 +37,8 @@ def test_a_count_is_told_in_lines_where_no_bar_can_move(monkeypatch, capsys):
 
 def test_a_count_is_not_told_if_quiet_or_of_nothing(capsys):
     for total, quiet in ((0, False), (3, True)):
-        with terminal.progress("Scanning", quiet=quiet) as show:
-            show("", 0, total)
+        with terminal.progress(quiet=quiet) as show:
+            show("Scanning", total=total)
     assert not capsys.readouterr().err
 
 
@@ -46,8 +46,8 @@ def test_a_terminal_shows_a_bar_for_a_count_and_a_mark_for_work_without_steps(mo
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
-    with terminal.progress("Scanning") as show:
-        show("step2.pt", 2, 4)
+    with terminal.progress() as show:
+        show("Scanning", done=2, total=4, latest="step2.pt")
     said = capsys.readouterr().err
     assert "2/4" in said and "━" in said
     with terminal.busy("Writing [the page]"):

@@ -18,19 +18,19 @@ function inflate(view) {  // rows from columns
   for (const child of [...(view.concat ?? []), ...(view.layer ?? [])]) inflate(child);
 }
 
-function fit(view, width, withLegends = true) {  // as `fit` of chart.py
+function fit(view, width, compact, withLegends = true) {  // as `fit` of chart.py
   const shared = view.resolve?.scale?.color === "shared";
   if (withLegends && (shared || !view.concat))
     for (const each of legends(view)) each.columns = Math.max(1, Math.floor(each.columns * width / layout.legendRoom));
   if (view.concat) {
     const most = Math.max(1, Math.floor((width + layout.gap) / (layout.minPanel + layout.gap)));
-    view.columns = Math.min(view.columns, view.concat.length, most);
+    view.columns = Math.min(compact ? most : view.columns, view.concat.length, most);
     view.spacing = layout.gap;
     const each = (width - layout.gap * (view.columns - 1)) / view.columns;
-    for (const child of view.concat) fit(child, each, withLegends && !shared);
+    for (const child of view.concat) fit(child, each, compact, withLegends && !shared);
   } else {
     view.width = Math.round(Math.max(width - layout.axis, 60));
-    view.height ??= Math.round(Math.min(Math.max(view.width * layout.aspect, layout.heights[0]), layout.heights[1]));
+    view.height ??= Math.round((compact || 1) * Math.min(Math.max(view.width * layout.aspect, layout.heights[0]), layout.heights[1]));
   }
 }
 
@@ -53,7 +53,7 @@ async function render(figure, width) {
   const place = figure.querySelector(".joma-plot");
   const spec = JSON.parse(figure.querySelector("script").textContent);
   inflate(spec);
-  fit(spec, width);
+  fit(spec, width, Number(getComputedStyle(figure).getPropertyValue("--chart-compact")));  // low, and many in a row
   addZoom(spec);
   const stage = document.createElement("div");
   stage.className = "joma-stage";

@@ -72,8 +72,7 @@ def _largest(found: Any) -> float:
     return size if np.isfinite(size) else np.inf
 
 
-CHECKS: list[Check] = []
-"""Every check, in the order of the files."""
+CHECKS: list[Check] = []  # every check, in the order of the files
 
 
 def check(
@@ -104,7 +103,7 @@ def check(
             distance counts.
         name: What is compared; the first line of the function's docstring when empty.
 
-    Long ones of these have decorators of their own, which stand below: `rejects`, `as_printed` and `over`.
+    Long ones of these have decorators of their own, defined below: `rejects`, `as_printed` and `over`.
     """
     errors = "standard errors" if against is MONTE_CARLO and tolerance is None else "max abs error"
     at_most = against.tolerance if tolerance is None else tolerance

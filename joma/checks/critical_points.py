@@ -20,10 +20,8 @@ from joma.theory import Gaussian, Mixture, StudentT, critical_pairs, homogeneous
 Point = tuple[Mixture, np.ndarray, float]
 """A mixture, v and ξ."""
 
-ZERO = 1e-6
-"""An eigenvalue or a speed below this is zero but for the differences or the integrator."""
-DISTANCES = (0.5, 2.0, 4.0)
-"""Distances of the centers."""
+ZERO = 1e-6  # an eigenvalue or a speed below this is zero but for the differences or the integrator
+DISTANCES = (0.5, 2.0, 4.0)  # distances of the centers
 
 
 def mixtures(rng: np.random.Generator) -> list[Point]:
@@ -208,12 +206,11 @@ def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
 
 LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
 HEAVY = tuple(StudentT(dof=dof, scale=1.3) for dof in (1.5, 2.0, 3.0, 5.0, 10.0))
-DIGITS = 1e-15
-"""Smallest share of active samples at which F, a difference, still has digits."""
+DIGITS = 1e-15  # smallest share of active samples at which F, a difference, still has digits
 
 
 def monotone_ratios(rng):
-    """Whether F/θ₁ increases on a grid, from E[y; y > −s] and P(y > −s) by scipy.stats; two leaks besides ReLU."""
+    """Whether F/θ₁ increases on a grid, from E[y; y > −s] and P(y > −s) by scipy.stats; ReLU and two leaks."""
     relus = [(noise, theory.relu) for noise in LOG_CONCAVE + HEAVY]
     cases = []
     for noise, phi in [*relus, (HEAVY[2], homogeneous(0.05, 1.2)), (HEAVY[2], homogeneous(0.005, 1.2))]:
@@ -256,7 +253,7 @@ def growth_without_critical_point(rate, a_minus):
 
 @check("existence", QUADRATURE, lambda distance: float(np.exp(distance)), unit="speed", over=DISTANCES)
 def speed_of_laplace_clusters(ratio, distance):
-    """Speed of the field of Laplace clusters, both centers behind the hyperplane, D = 0.5, 2 and 4."""
+    """Speed of the field of Laplace clusters, both centers on the inactive side, D = 0.5, 2 and 4."""
     # A unit v along the line of the centers, 0 and D; s₊ = −1 and s₋ = −1 − D; a₊ = 1.
     law, edges = stats.laplace(), np.array([1.0, 1.0 + distance])
     mass, first = (tanhsinh(lambda y, k=k: law.pdf(y) * y**k, edges, np.inf, rtol=1e-13).integral for k in (0, 1))

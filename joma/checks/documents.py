@@ -41,7 +41,7 @@ def errata() -> str:
     parts = [
         NOTICE,
         "# Errata of the paper",
-        f"{PAPER} Each row is measured by `joma verify ID`, printed form beside corrected form.",
+        f"{PAPER} Each row is measured by `joma verify ID`, in its printed and its corrected form.",
         f"## Wrong as printed ({num_wrong})",
         wrong,
         f"## Right under conditions that the paper does not state ({num_conditional})",

@@ -15,10 +15,8 @@ from joma.checks.theorem4 import efolds_by_ode, random_tied, raw_run
 from joma.theory import AttentionFlow, ConvergenceFlow
 
 FIGURE_4 = np.array(theory.FIGURE_4_TARGETS)
-STEP, NUM_STEPS, TEMPERATURE = 0.02, 5000, 3.0
-"""Step size, number of steps and T of the simulation behind figure 4."""
-VISIBLE_RISE = 0.5
-"""Nats by which figure 4's entropy visibly comes back."""
+STEP, NUM_STEPS, TEMPERATURE = 0.02, 5000, 3.0  # step size, number of steps and T of figure 4's simulation
+VISIBLE_RISE = 0.5  # nats by which figure 4's entropy visibly comes back
 
 
 def _entropy(s: np.ndarray) -> np.ndarray:

@@ -14,20 +14,17 @@ from joma.checks.reference import DIFFERENTIATION, ENUMERATION, QUADRATURE, ROOT
 from joma.theory import Gaussian, Isotropic, RadialProfile, StudentT, central_product, mean_ratio_slope, relu
 
 HEAVY = StudentT(dof=1.5)
-LINE = 2.0
-"""Slope of a line that meets G of t₁.₅ twice at y > ½, with both s in (0, 1)."""
+LINE = 2.0  # slope of a line that meets G of t₁.₅ twice at y > ½, with both s in (0, 1)
 LINES = (0.3, 0.8, 1.2, 3.0, 5.0)
-PLACES = np.sinh(np.linspace(-6, 4, 61))
-"""Values of s between which sign changes are counted: denser near zero, from −200 to 27."""
+PLACES = np.sinh(np.linspace(-6, 4, 61))  # values of s at which signs are counted: denser near zero, from −200 to 27
 # The difference errs by 1e-12/30 times a fifth derivative, which for G at y = 0.1 and 0.9 is of order 1e5.
 DIFFERENCE_TOLERANCE = 1e-7
-ROUNDING = 1e-9
-"""p(0)θ₂(0) of the Laplace and of t₂ is 1/4 but for this."""
+ROUNDING = 1e-9  # p(0)θ₂(0) of the Laplace and of t₂ is 1/4 but for this
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A distribution, beside the weighted laws of scipy.stats that it is compared with."""
+    """A distribution, and the weighted laws of scipy.stats that it is compared with."""
 
     noise: Isotropic
     laws: tuple[tuple[float, Law], ...]

@@ -1,4 +1,4 @@
-"""Appendix A.3.1, Lemmas 1, 3 and 5: what a half-space lets through of an isotropic distribution."""
+"""Appendix A.3.1, Lemmas 1, 3 and 5: means over a half-space of an isotropic distribution."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -179,7 +179,7 @@ def profiles(rng):
 @check("eqn33-36", CLOSED_FORM, RadialProfile, 1e-10, unit="relative error", over=profiles)
 @rejects("one dimension too many", lambda *, dim, **rest: RadialProfile(dim=dim + 1, **rest))
 def marginal_of_a_profile(distribution, known, profile, in_log):
-    """Density, distribution function and upper moment from nine profiles, and in closed form, beside scipy.stats."""
+    """Density, distribution function and upper moment from nine profiles and in closed form, against scipy.stats."""
     law, y = marginal_of(known), np.array([-1.1, 0.0, 0.3, 0.9])
     moments = [gate_means(known, lambda x: 1.0 * (x > 0), -s)[1] for s in y]
     exact = np.stack([law.pdf(y), law.cdf(y), moments])

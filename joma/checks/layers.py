@@ -15,11 +15,9 @@ from joma.types import Trajectory
 
 NUM_TOKENS, DIM = 4, 8
 TIMES = np.linspace(0.0, 0.8, 5)
-FREQUENCY = 4.0
-"""Of a backpropagated gradient that changes over time."""
+FREQUENCY = 4.0  # of a backpropagated gradient that changes over time
 BOTH = (AttentionKind.LINEAR, AttentionKind.EXP)
-ROUNDING_TOLERANCE = 1e-13
-"""Sums of a few products of numbers of order one."""
+ROUNDING_TOLERANCE = 1e-13  # sums of a few products of numbers of order one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,22 +32,15 @@ class Setup:
     normalisation: float = 1.0
     rate_ratio: float = 1.0
     num_queries: int = 1
-    disjoint: bool = False
-    """Whether each query has contextual tokens of its own."""
-    own_nodes: bool = False
-    """Whether each node receives gradient under one query only, node k under query k mod Q."""
-    conditional: bool = False
-    """Whether each query's logits follow the expectation over its own samples, as in Eqn 2, rather than the joint."""
-    norm: float = 1.0
-    """Of the contextual embeddings."""
-    overlap: float = 0.0
-    """ε: contextual embeddings are U (I + ε R) with U orthonormal and R fixed, entries in [-1, 1]."""
-    query_in_context: bool = False
-    """Whether the query is contextual token 0."""
+    disjoint: bool = False  # whether each query has contextual tokens of its own
+    own_nodes: bool = False  # whether each node receives gradient under one query only, node k under query k mod Q
+    conditional: bool = False  # whether each query's logits follow the expectation over its own samples, as in Eqn 2
+    norm: float = 1.0  # of the contextual embeddings
+    overlap: float = 0.0  # ε: contextual embeddings are U (I + ε R) with U orthonormal and R fixed, entries in [-1, 1]
+    query_in_context: bool = False  # whether the query is contextual token 0
     weight_decay: float = 0.0
     num_samples: int = 6
-    start: float = 0.5
-    """Standard deviation of the weights and logits at the start."""
+    start: float = 0.5  # standard deviation of the weights and logits at the start
     seed: int = 0
 
     def with_both(self) -> tuple["Setup", ...]:
@@ -99,10 +90,8 @@ class JointRun:
     layer: Layer
     samples: Samples
     t: np.ndarray
-    v: np.ndarray
-    """(T, K, M)"""
-    z: np.ndarray
-    """(T, Q, M)"""
+    v: np.ndarray  # (T, K, M)
+    z: np.ndarray  # (T, Q, M)
 
     @property
     def law(self) -> Invariant:

@@ -12,8 +12,7 @@ from joma.checks.quadrature import jacobian
 from joma.checks.reference import DIFFERENTIATION, LINEAR_ALGEBRA, ODE
 from joma.theory import AttentionKind, LearningRates, balance, embedding_gradient, token_invariant
 
-DIM = 3
-"""Fewer dimensions than tokens, so the embeddings overlap."""
+DIM = 3  # fewer dimensions than tokens, so the embeddings overlap
 
 
 def _drawn(rng, kind, num_queries, *, fixed=False):

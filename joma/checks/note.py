@@ -16,8 +16,7 @@ from joma.theory import ComputationGraph, TwoValuedInput, cosine, homogeneous, l
 
 # L-BFGS-B and SLSQP stop when the value moves by less than about 1e-12; corners of the constraints are hit exactly.
 OPTIMUM_TOLERANCE = 1e-6
-SMALL = 0.1
-"""A C that the note's theorem would allow."""
+SMALL = 0.1  # a C that the note's theorem would allow
 
 
 @check("note-eqn1", DIFFERENTIATION, ComputationGraph.weight_gradient)
@@ -99,7 +98,7 @@ def least_product(bound, *C):
 
 
 def random_gates(rng):
-    """cos(z_β, f), cos(z_β, g) and cos(z_β, σ'g) behind a ReLU, for random signals over five samples."""
+    """cos(z_β, f), cos(z_β, g) and cos(z_β, σ'g) after a ReLU, for random signals over five samples."""
     size = 200_000
     spread = rng.uniform(0, 2, size=(2, size, 1))
     pre = rng.standard_normal((size, 5))
@@ -115,7 +114,7 @@ def random_gates(rng):
 @as_printed(lambda C2, C4: np.minimum(C2, C4) > SMALL)
 @rejects("C₂² + C₄² > ½ allowed", lambda C2, C4: 2 * (C2**2 + C4**2) > 1)
 def share_of_gated_failures(claimed, C2, C4, gated):
-    """Share of random signals behind a ReLU with corr(z_β, σ'_k g_k) ≤ 0."""
+    """Share of random signals after a ReLU with corr(z_β, σ'_k g_k) ≤ 0."""
     admitted = (C2 > 0) & (C4 > 0) & claimed(C2, C4)
     return (gated[admitted] <= 0).mean()
 
@@ -133,7 +132,7 @@ def _least_under(value: Any, constraints: list[Any], starts: np.ndarray, last: l
 
 @cache
 def _smallest_gated(C2: float, C4: float) -> float:
-    """Least cos(z, σ'g) behind a ReLU with two samples open and one shut; z, g and f end to end."""
+    """Least cos(z, σ'g) after a ReLU with two samples open and one shut; z, g and f end to end."""
     gate = np.array([1.0, 1.0, 0.0])
     starts = np.ones(8) + 0.3 * np.random.default_rng(4).standard_normal((12, 8))
     agrees = [lambda p: cosine(p[:3], np.append(p[6:], 0.0)) - C2, lambda p: cosine(p[:3], p[3:6]) - C4]
@@ -154,11 +153,11 @@ BOUNDS = (theory.gated_cosine_bound, theory.sloped_cosine_bound, recursed_cosine
 
 @check("note-recursion", OPTIMISATION, BOUNDS, unit="distance from the optimum")
 @over([[(0.9, 0.9), (0.95, 0.5, 1.0)], [(0.8, 0.95), (0.9, 0.8, 1.2)], [(0.99, 0.5), (0.7, 0.3, 0.5)]])
-@rejects("behind a ReLU 1 % off", (scaled(BOUNDS[0]).formula, *BOUNDS[1:]))
-@rejects("behind slopes 1 % off", (BOUNDS[0], scaled(BOUNDS[1]).formula, BOUNDS[2]))
+@rejects("after a ReLU 1 % off", (scaled(BOUNDS[0]).formula, *BOUNDS[1:]))
+@rejects("after slopes 1 % off", (BOUNDS[0], scaled(BOUNDS[1]).formula, BOUNDS[2]))
 @rejects("C₁ of a level 1 % off", (*BOUNDS[:2], lambda C1, *rest: recursed_cosines(0.99 * C1, *rest)))
 def least_cosines(bounds, cases):
-    """Least cosine behind a ReLU, behind slopes within a range, and after one level of the recursion behind either."""
+    """Least cosine after a ReLU, after slopes within a range, and after one level of the recursion after either."""
     gated, sloped, recursion = bounds
     C1, C2, C3, leaky = 0.98, 0.9, 0.97, homogeneous(0.8, 1.2)
     C4 = math.cos(math.acos(C1) + math.acos(C3))  # angles on a sphere add up at most
@@ -221,10 +220,8 @@ def field_of_a_node(field, node, w, exact):
     return field(node, w) - exact
 
 
-FAR = 0.3
-"""An output this far from its latent at the end of the path has not learned it."""
-PATH_LENGTH = 150.0
-"""Length of a flow's path, in the largest component; pre-activations stay where sigmoid slopes are above underflow."""
+FAR = 0.3  # an output this far from its latent at the end of the path has not learned it
+PATH_LENGTH = 150.0  # of a flow's path, in the largest component: sigmoid slopes stay above underflow
 
 
 def sigmoid_runs(rng):

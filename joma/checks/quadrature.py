@@ -21,8 +21,7 @@ GROWTH = np.concatenate([2.0 ** np.arange(-30, 20), 4.0 ** np.arange(10, 61)])
 
 They end at 10^36: the first moment of a t with 1.5 degrees of freedom falls like an inverse root."""
 STEP = 1e-3
-FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
-"""Weights of the central difference of fourth order."""
+FIVE_POINTS = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))  # central difference of fourth order
 
 
 def noises(rng: np.random.Generator, dim: int = 1) -> tuple[Isotropic, ...]:

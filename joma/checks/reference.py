@@ -10,7 +10,7 @@ class Reference(StrEnum):
     """The largest distance that counts as agreement, unless a check says otherwise."""
 
     def __new__(cls, name: str, tolerance: float | None = None) -> "Reference":
-        """Keep the tolerance beside the name."""
+        """Keep the tolerance with the name."""
         member = str.__new__(cls, name)
         member._value_, member.tolerance = name, tolerance
         return member

@@ -17,12 +17,9 @@ from joma.checks.reference import DIFFERENTIATION, ENUMERATION, EXACT_RATIONALS,
 from joma.theory import AttentionKind, Layer, Samples, linear, stationarity_drift, tanh
 from joma.theory.flows import SaliencyFlow
 
-TEXTS = ((0, 1, 1, 3), (2, 2, 2), (3, 0, 1, 2, 2, 0, 0), (1,), (3, 3, 0, 1, 0))
-"""Texts as sequences of token ids."""
-GRADIENT_OF_TEXTS = (3, -2, 1, 5, -4)
-"""g of one node for each text, whole numbers so that rationals stay exact."""
-LONG = np.linspace(0.0, 5.0, 11)
-"""Times of the flows along which drifts are measured."""
+TEXTS = ((0, 1, 1, 3), (2, 2, 2), (3, 0, 1, 2, 2, 0, 0), (1,), (3, 3, 0, 1, 0))  # texts as sequences of token ids
+GRADIENT_OF_TEXTS = (3, -2, 1, 5, -4)  # g of one node for each text, whole numbers so that rationals stay exact
+LONG = np.linspace(0.0, 5.0, 11)  # times of the flows along which drifts are measured
 ONE_UNIT = np.array([0.0, 1.0])
 SMALL_START = 0.01
 

@@ -16,11 +16,9 @@ from joma.checks.quadrature import difference
 from joma.checks.reference import DIFFERENTIATION, EXACT_RATIONALS, ODE, TRAINING
 from joma.theory import AttentionKind, Layer, Samples, anchored, estimate, linear, logit_velocity
 
-MANY = 40
-"""Samples: enough that a gradient can satisfy Eqn 17's condition without being zero."""
+MANY = 40  # samples: enough that a gradient can satisfy Eqn 17's condition without being zero
 TIMES = np.linspace(0.0, 2.0, 80)
-RATE_RATIO = 1.4
-"""Learning rate of the logits over that of the weights, in Eqn 18."""
+RATE_RATIO = 1.4  # learning rate of the logits over that of the weights, in Eqn 18
 SOFTMAX = AttentionKind.SOFTMAX
 
 
@@ -150,15 +148,12 @@ def drift_of_sums(quantity, *case):
 
 NUM_CLASSES = 20
 NUM_DISTINCT = NUM_COMMON = 10
-WIDTH = 30.0
-"""Of the bell by which distinct tokens pass smoothly from class to class."""
+WIDTH = 30.0  # of the bell by which distinct tokens pass smoothly from class to class
 LARGEST_FREQUENCY, START, SEEDS = 0.5, 0.01, (0, 1)
 ATTENTION = theory.Attention(kind=SOFTMAX, temperature=0.5)
-REPORTED = (100, 500, 1000, 2000)
-"""Steps at which correlations are taken."""
+REPORTED = (100, 500, 1000, 2000)  # steps at which correlations are taken
 EARLY, HALFWAY, LATE = 500, 1000, 2000
-HIGH, FAIRLY_WELL = 0.1, 0.3
-"""1 − correlation that a reader of the figure would call high, and a relative error that is still 'fairly well'."""
+HIGH, FAIRLY_WELL = 0.1, 0.3  # 1 − correlation that looks high in the figure, and an error that is 'fairly well'
 
 
 @cache

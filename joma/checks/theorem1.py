@@ -22,7 +22,7 @@ LINEAR = (
     Setup(kind=AttentionKind.LINEAR, phi=theory.gelu, num_nodes=5, backprop="time-varying", seed=3),
     Setup(kind=AttentionKind.LINEAR, phi=theory.sigmoid, num_nodes=2, backprop="cross-entropy", seed=4),
 )
-"""One and many nodes, five activations, gradients that stand still, change over time or come from a loss.
+"""One and many nodes, five activations, gradients that are fixed, change over time or come from a loss.
 
 Most flows of ReLU nodes under a fixed gradient end up sliding along a kink, where solvers stall; these do not.
 """

@@ -11,12 +11,9 @@ from joma.checks.quadrature import solved
 from joma.checks.reference import ODE
 from joma.theory import LinearFlow, integrate
 
-ALMOST = 1e-11
-"""Fraction of the blow-up time that is left when losers are compared with their limits."""
-FAR = 20.0
-"""Size of a weight or a logit from which on less than 1e-10 of the time to the blow-up remains."""
-LATE = 0.99
-"""Fraction of the blow-up time at which solutions are compared."""
+ALMOST = 1e-11  # fraction of the blow-up time that is left when losers are compared with their limits
+FAR = 20.0  # size of a weight or a logit from which on less than 1e-10 of the time to the blow-up remains
+LATE = 0.99  # fraction of the blow-up time at which solutions are compared
 
 
 def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:

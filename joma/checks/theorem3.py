@@ -15,8 +15,7 @@ from joma.theory import CriticalPoint, Gaussian, Mixture, StudentT, UniformBall,
 
 Point = tuple[CriticalPoint, np.ndarray]
 """A critical point, and what the raw field gives for it: C(μ) by differences, or rates."""
-ASIDE = np.array([0.6, 0.64, 0.48])
-"""Direction in which v is moved off the critical points."""
+ASIDE = np.array([0.6, 0.64, 0.48])  # direction in which v is moved off the critical points
 
 
 def points(_: np.random.Generator) -> tuple[Point, ...]:
@@ -83,7 +82,7 @@ def order_of_the_remainder(matrix, point, _):
     return abs(np.log10(sizes[0] / sizes[1]) - 2)
 
 
-# Tolerance: differences behind the linear term, 1e-10, over a remainder of 1e-3
+# Tolerance: differences in the linear term, 1e-10, over a remainder of 1e-3
 @check("thm3", QUADRATURE, lambda point, v: np.stack([point.mu, v - point.mu], axis=-1), 1e-6, unit="share")
 @over(points)
 @as_printed(lambda point, v: point.linearised.field(v)[:, None])

@@ -15,8 +15,7 @@ from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import CLOSED_FORM, DIFFERENTIATION, ODE, OPTIMISATION, QUADRATURE, ROOT_FINDING
 from joma.theory import SUP_RHO, AttentionFlow, LinearAttentionFlow, learning_time, small_g, zeta
 
-PAPER_BOUND = np.sqrt(np.pi / 2) + 1
-"""The constant of Eqn 88; Theorem 4 prints twice it."""
+PAPER_BOUND = np.sqrt(np.pi / 2) + 1  # the constant of Eqn 88; Theorem 4 prints twice it
 
 
 def random_tied(rng: np.random.Generator) -> dict[str, Any]:

@@ -20,11 +20,9 @@ class RationalTree:
 
     base: int = 10
     parents: tuple[int, ...]
-    same: tuple[int, ...]
-    """P[child = parent] = (1 + ρ)/2 above every node; `base` for the root and its children."""
+    same: tuple[int, ...]  # P[child = parent] = (1 + ρ)/2 above every node; `base` for the root and its children
     classes: tuple[int, ...]
-    zero: tuple[tuple[int, ...], ...]
-    """P[y_1 = 0 | y_0 = k], a row for every class."""
+    zero: tuple[tuple[int, ...], ...]  # P[y_1 = 0 | y_0 = k], a row for every class
 
     def tree(self) -> LatentTree:
         """Return the same model in floats."""
@@ -110,7 +108,7 @@ IRREGULAR = RationalTree(
     zero=((3, 9), (7, 1), (5, 4)),
 )
 UNEVEN = RationalTree(parents=(-1, 0, 1, 1, 2, 2, 3, 3), same=(10, 10, 9, 9, 9, 6, 9, 9), classes=(10,), zero=((6,),))
-"""A weak edge beside strong ones."""
+"""A weak edge among strong ones."""
 CHAIN = RationalTree(parents=(-1, 0, 1, 2, 3, 4), same=(10, 10, 9, 3, 8, 6), classes=(7, 3), zero=((9,), (2,)))
 """One path."""
 

@@ -2,7 +2,8 @@
 
 `texts/<claim>.md` begins with a heading that says what was found. `{rise:.2f}` stands for the value of the number whose
 key is `rise`; `{rise_low}`, `{rise_high}`, `{rise_ci}` (half the width of the interval), `{rise_control}`,
-`{rise_published}` and `{rise_n}` are what belongs to it. Texts speak of full-size results only.
+`{rise_published}` and `{rise_n}` are what belongs to it. Texts speak of the kept results, of preset `full` or, where
+there is none yet, of `small`.
 
 `texts/answers/<experiment>.md` answers the question of an experiment in two sentences. Its placeholders name the claim
 as well: `{figure6-rebound[rise1]:.2f}`.
@@ -34,8 +35,8 @@ def text_of(claim: str) -> str | None:
 
 
 def filled(answer: Answer) -> str | None:
-    """Return the text on an answered claim with its numbers, None where there is none."""
-    text = text_of(answer.claim)
+    """Return the text on an answered claim with its numbers, None where there is none or nothing was measured."""
+    text = text_of(answer.claim) if answer.numbers else None
     return None if text is None else text.format_map(values(answer.numbers))
 
 

@@ -6,32 +6,30 @@ from joma.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from joma.data.corpora import find_text
-    from joma.data.expressions import ArithmeticTokens, arithmetic, arithmetic_corpus
     from joma.data.frequencies import class_tokens
+    from joma.data.generated import arithmetic, json_tokens
     from joma.data.hierarchy import Hierarchy
-    from joma.data.json_text import json_tokens
     from joma.data.latent_trees import TreeSampler, class_patterns
     from joma.data.shuffling import shuffled
-    from joma.data.source_code import SourceTokens, load_source
+    from joma.data.source_code import SyntaxTree, parse_source, read_trees
     from joma.data.text import Corpus, TreeText, Windows, load_text
     from joma.data.tree_texts import tree_corpus, tree_text
 
 __all__ = [
-    "ArithmeticTokens",
     "Corpus",
     "Hierarchy",
-    "SourceTokens",
+    "SyntaxTree",
     "TreeSampler",
     "TreeText",
     "Windows",
     "arithmetic",
-    "arithmetic_corpus",
     "class_patterns",
     "class_tokens",
     "find_text",
     "json_tokens",
-    "load_source",
     "load_text",
+    "parse_source",
+    "read_trees",
     "shuffled",
     "tree_corpus",
     "tree_text",
@@ -41,13 +39,12 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "corpora": ("find_text",),
-        "expressions": ("ArithmeticTokens", "arithmetic", "arithmetic_corpus"),
         "frequencies": ("class_tokens",),
+        "generated": ("arithmetic", "json_tokens"),
         "hierarchy": ("Hierarchy",),
-        "json_text": ("json_tokens",),
         "latent_trees": ("TreeSampler", "class_patterns"),
         "shuffling": ("shuffled",),
-        "source_code": ("SourceTokens", "load_source"),
+        "source_code": ("SyntaxTree", "parse_source", "read_trees"),
         "text": ("Corpus", "TreeText", "Windows", "load_text"),
         "tree_texts": ("tree_corpus", "tree_text"),
     },

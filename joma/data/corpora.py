@@ -16,7 +16,7 @@ SPLITS = ("train", "valid", "test")
 HUB_REPOSITORY = "Salesforce/wikitext"
 """Dataset on the Hugging Face hub that holds both WikiTexts."""
 OWN_TEXT = "A text of your own is a folder with train.txt, valid.txt and test.txt: pass that folder."
-"""For messages: what is taken beside the corpora that have a name."""
+"""For messages: what is taken instead of a corpus with a name."""
 BLOCK_BYTES = 1 << 24
 """How much of a file is read at once: a text of any length is tokenised in little memory."""
 _LAYOUT = re.compile(

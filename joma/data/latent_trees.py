@@ -44,7 +44,7 @@ class TreeSamples:
         r"""One token a leaf, in the order of the leaves: $l$ where $y_l = 1$ and $n + l$ where $y_l = 0$.
 
         Of fixed length, so that every position sees one leaf; a vocabulary of $2n$. No two leaves share a token, so a
-        decoder needs no positions to tell them apart.
+        decoder needs no positions to distinguish them.
         """
         n = self.present.shape[-1]
         absent = torch.arange(n, 2 * n, device=self.label.device)
@@ -66,7 +66,7 @@ class TreeSamples:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeSampler:
-    """A tree laid out for sampling: rows of nodes, level by level, beside rows of samples.
+    """A tree laid out for sampling: rows of nodes, level by level, next to rows of samples.
 
     >>> from joma.randomness import run_keys
     >>> from joma.theory.latent_tree import regular_tree
@@ -151,7 +151,7 @@ def class_patterns(num_classes: int, num_children: int) -> Float[np.ndarray, "D 
     whole("num_children", num_children, low=1)
     if num_classes >= 2**num_children:
         raise ValueError(
-            f"{num_children} children of the root tell {2**num_children - 1} classes apart, got {num_classes}. "
+            f"{num_children} children of the root distinguish {2**num_children - 1} classes, got {num_classes}. "
             "Pass fewer classes or a larger branching."
         )
     sets = (chosen for size in range(1, num_children + 1) for chosen in combinations(range(num_children), size))

@@ -8,7 +8,7 @@ inputs, targets = windows.window(0)
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ RULES = "basic_english 1"
 """Name and version of the rules: cached tokens are found again only under the same one."""
 SEPARATE = "'.,()!?"
 """Characters that are tokens of their own."""
+AT_ONCE = 2**20
+"""Tokens that are counted at once."""
 _LINE_BREAK = "<br />"
 _BLANKS = ";:"
 
@@ -60,15 +62,18 @@ def build_vocabulary(
     """
     seen = defaultdict[str, int](None, {UNKNOWN: 0})
     seen.default_factory = seen.__len__  # a new word gets the next number
-    parts = [np.fromiter(map(seen.__getitem__, block), dtype=np.int32, count=len(block)) for block in blocks]
-    as_seen = np.concatenate([np.zeros(0, dtype=np.int32), *parts])
+    numbers = np.fromiter(chain.from_iterable(map(seen.__getitem__, block) for block in blocks), dtype=np.int32)
     words = list(seen)
-    counts = np.bincount(as_seen, minlength=len(words)).tolist()
+    # Some at a time, since NumPy makes an index of 8 bytes of each: a long text is in memory once.
+    pieces = np.array_split(numbers, 1 + len(numbers) // AT_ONCE)
+    counts = np.sum([np.bincount(piece, minlength=len(words)) for piece in pieces], axis=0).tolist()
     ranked = sorted(range(1, len(words)), key=lambda number: (-counts[number], words[number]))
     kept = [0, *ranked][:cap]
     rank = np.zeros(len(words), dtype=np.int32)
     rank[kept] = np.arange(len(kept), dtype=np.int32)
-    return rank[as_seen], tuple(words[number] for number in kept)
+    for piece in pieces:
+        piece[:] = rank[piece]
+    return numbers, tuple(words[number] for number in kept)
 
 
 def look_up(blocks: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> Int[np.ndarray, " tokens"]:
@@ -78,8 +83,7 @@ def look_up(blocks: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> Int[n
     [1, 0]
     """
     known = {word: number for number, word in enumerate(vocabulary)}
-    parts = [np.fromiter(map(known.get, block, repeat(0)), dtype=np.int32, count=len(block)) for block in blocks]
-    return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
+    return np.fromiter(chain.from_iterable(map(known.get, block, repeat(0)) for block in blocks), dtype=np.int32)
 
 
 class Windows:

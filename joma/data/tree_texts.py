@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from joma.data import expressions, json_text
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
 from joma.data.corpora import SPLITS
+from joma.data.generated import GENERATED, arithmetic, json_tokens
 from joma.data.python_docs import PythonDocs, part_of
 from joma.data.source_code import SyntaxTree, read_trees
 from joma.data.text import Corpus, TreeText, build_vocabulary, look_up
 from joma.errors import UnknownNameError
 
 SOURCE_CODE = "source-code"
-GENERATED = {expressions.NAME: expressions.VOCABULARY, json_text.NAME: json_text.VOCABULARY}
-"""Vocabularies of generated texts, in which no token is rare."""
+SPLIT_TOKENS = {"train": 500_000, "valid": 50_000, "test": 50_000}
+"""Tokens of each part of a generated text."""
 TREE_TEXTS = (*GENERATED, SOURCE_CODE)
 MAX_HEIGHT = 8
 """Largest height of a node of Python source that is kept."""
@@ -36,10 +36,8 @@ def tree_corpus(name: str, vocabulary_cap: int | None = None) -> Corpus:
         name: Generated texts are always the same; source is that of the running interpreter, tests left out.
         vocabulary_cap: Most words of source to keep, `<unk>` counted; None keeps all. Others become `<unk>`.
     """
-    if name == expressions.NAME:
-        return expressions.arithmetic_corpus()
     parts = {split: tree_text(name, split, vocabulary_cap).tokens for split in SPLITS}
-    words = GENERATED[name] if name in GENERATED else _words(source_arrays()["vocabulary"])[:vocabulary_cap]
+    words = GENERATED[name].vocabulary if name in GENERATED else _words(source_arrays()["vocabulary"])[:vocabulary_cap]
     content = digest_of_arrays({split: tokens.numpy() for split, tokens in parts.items()})
     return Corpus(name=name, **parts, vocabulary=words, hash=digest(content, *words))
 
@@ -63,11 +61,8 @@ def tree_text(name: str, split: str, vocabulary_cap: int | None = None) -> TreeT
         )
     if name not in GENERATED:
         raise UnknownNameError("text with a tree", name, TREE_TEXTS)
-    num, seed = expressions.SPLIT_TOKENS[split], SPLITS.index(split)
-    if name == json_text.NAME:
-        return json_text.json_tokens(num, seed=seed)
-    text, kinds = expressions.arithmetic(num, seed=seed), tuple(expressions.OPERATORS)
-    return TreeText(tokens=text.tokens, types=text.operators.short(), nodes=text.nodes, type_names=kinds)
+    generate = {"arithmetic": arithmetic, "json": json_tokens}[name]
+    return generate(SPLIT_TOKENS[split], seed=SPLITS.index(split))
 
 
 def source_arrays(folder: Path | None = None) -> dict[str, np.ndarray]:
@@ -80,7 +75,7 @@ def source_arrays(folder: Path | None = None) -> dict[str, np.ndarray]:
     path = Path(cache_folder()) / f"source-{key}.safetensors"
     arrays = read_arrays(path)
     if arrays is None:
-        arrays = _parsed(read_trees(folder, None)[0])
+        arrays = _parsed(read_trees(folder))
         write_arrays(path, arrays)
     return arrays
 

@@ -55,7 +55,7 @@ SAVING = ("snapshot_every", "snapshot_seconds", "checkpoint_every")
 LENGTHS = ("epochs", "steps")
 ADDED: Mapping[str, Any] = MappingProxyType(
     {"qk_norm": False, "softcap": "inf", "qk_clip": "inf", "negative_slope": 0.0, "attention_scale": 1.0}
-    | {"measure_extra": False, "gradient_batches": 0, "mask_share": 0.15, "shuffle_seed": None}
+    | {"measure_extra": False, "measure_states": False, "gradient_batches": 0, "mask_share": 0.15, "shuffle_seed": None}
     | dict.fromkeys(
         ("lr_embedding", "lr_positions", "lr_attention", "lr_logits", "lr_mlp", "lr_norm", "lr_readout"), 1.0
     )
@@ -209,6 +209,10 @@ class TrainingConfig:
     measure_extra: bool = False
     """Whether to measure the largest attention logit of the validation set too, and of each MLP's lower matrix W norm
     and stable rank of W − W(0) and of its gradient on the next step's batch. It takes up to a step of training."""
+    measure_states: bool = False
+    """Whether to measure on the validation set what becomes of states: cosines between those of different blocks, Gram
+    drift of a trained embedding, and where norms come after, spread and entropy of the first block's logits from each
+    part of the query: token, position, their means and the bias. It takes up to a step of training."""
     gradient_batches: Index = 0
     """Next batches whose mean gradient is measured too: of every trained matrix rank and energy in the top directions,
     of the first batch and of the mean. It takes that many steps of training; 0 measures none of this."""

@@ -1,7 +1,7 @@
 """`train_pack`: the runs of a pack from wherever they stand to their end, measured, recorded and saved on the way.
 
-The order of writing makes a death at any moment harmless. The rows of a run reach the disk before the snapshot that
-stands behind them, so that whoever goes on from a snapshot finds every row up to it; rows behind it are measured again,
+The order of writing makes a death at any moment harmless. The rows of a run reach the disk before the snapshot of
+their step, so that whoever goes on from a snapshot finds every row up to it; later rows are measured again,
 and the last write of a key wins. All runs of a pack are saved before the oldest snapshots go.
 """
 
@@ -23,23 +23,23 @@ from joma.engine import snapshots
 from joma.engine.measuring import (
     LOSS,
     TRAINING,
-    Values,
     gradient_spectra,
     gradients_and_changes,
     is_gated,
-    lower_starts,
     measure,
-    on_host,
+    starts_of,
 )
 from joma.engine.plan import Pack
 from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, inspect_run, load_snapshots
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, data_hash, data_size, source_of
+from joma.engine.states import gram_drifts
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
+from joma.engine.values import Values, on_host
 from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
-from joma.models.decoder import Decoder
+from joma.models.decoder import EMBEDDING, Decoder
 from joma.store import RunLockedError, open_run, read, read_events
 from joma.store.record import plain
 
@@ -48,7 +48,7 @@ from joma.store.record import plain
 def interruptions() -> Iterator[Callable[[], bool]]:
     """Yield whether Ctrl-C was pressed; a second one does not wait to be asked for.
 
-    One that came behind the last question is raised at the end, so that whatever would come next is not begun.
+    One that came after the last question is raised at the end, so that whatever would come next is not begun.
     """
     asked = threading.Event()
     before: Any = signal.getsignal(signal.SIGINT)
@@ -136,10 +136,10 @@ def train_pack(
             load_snapshots(members)
             report = progress or (lambda _: None)
             try:
-                while behind := [member for member in members if member.is_open]:
-                    # Those that are furthest behind, until they meet the next ones, and so on to the end.
-                    start = min(member.step for member in behind)
-                    stop = min((member.step for member in behind if member.step > start), default=size.num_steps)
+                while waiting := [member for member in members if member.is_open]:
+                    # Those with the fewest steps, until they meet the next ones, and so on to the end.
+                    start = min(member.step for member in waiting)
+                    stop = min((member.step for member in waiting if member.step > start), default=size.num_steps)
                     group = [member for member in members if member.step == start and member.status != "finished"]
                     # Without a name for it: the next one must not be built while this one still holds its memory.
                     _Trainer(group, size, torch.device(device), report, take, is_interrupted).train(start, stop)
@@ -188,7 +188,7 @@ class _Trainer:
         """Build the model, and put every run where it goes on."""
         configs = [member.config for member in group]
         self._group, self._num_steps = tuple(group), size.num_steps
-        self._tell, self._take, self._is_interrupted = report, take, is_interrupted
+        self._send, self._take, self._is_interrupted = report, take, is_interrupted
         self._training = configs[0].training
         self._source = source_of(configs, device)
         self._due = frozenset(self._training.due_steps(size.num_steps))
@@ -197,11 +197,10 @@ class _Trainer:
             if member.state is not None:
                 self._stepper.load_run_state(run, member.state)
                 member.state = None
-        self._starts: dict[str, Tensor] = {}
-        if self._training.measure_extra:
-            decoder, like = Decoder(configs[0].model), self._stepper.state.parameters
-            self._starts = lower_starts(decoder, [config.seed for config in configs], like)
-        """W(0) of the matrices whose change is measured."""
+        own, decoder = self._training, Decoder(configs[0].model)
+        seeds, like = [config.seed for config in configs], self._stepper.state.parameters
+        self._starts = starts_of(decoder, seeds, like, lower=own.measure_extra, embedding=own.measure_states)
+        """Starts of the matrices whose change is measured."""
         self._saved_at = self._reported_at = monotonic()
         self._reported_step, self._save_seconds = group[0].step, 0.0
 
@@ -266,13 +265,16 @@ class _Trainer:
             working=stepper.working_parameters,
             often=len(self._due) >= MANY_MEASUREMENTS,
             with_max_logit=self._training.measure_extra,
+            with_states=self._training.measure_states,
         )
+        found += gram_drifts(stepper.parameters, self._starts)
+        lower = {name: start for name, start in self._starts.items() if name != EMBEDDING}
         num_batches, gated = self._training.gradient_batches, is_gated(stepper.model)
-        if self._starts or num_batches:
+        if lower or num_batches:
             gradients = stepper.gradients(self._source.batch(step))
-            found += gradients_and_changes(gradients, stepper.parameters, self._starts, gated=gated)
+            found += gradients_and_changes(gradients, stepper.parameters, lower, gated=gated)
             if num_batches:
-                found += gradient_spectra(gradients, gated=gated, ranked=self._starts)
+                found += gradient_spectra(gradients, gated=gated, ranked=lower)
         if num_batches > 1:
             gradients = stepper.gradients(*(self._source.batch(step + ahead) for ahead in range(num_batches)))
             found += gradient_spectra(gradients, gated=gated, prefix="mean_gradient")
@@ -313,7 +315,7 @@ class _Trainer:
         self._write(step, lambda run: {name: on_cpu(each[run]) for name, each in named}, snapshots.CHECKPOINTS)
 
     def _write(self, step: int, state_of: Callable[[int], dict[str, Tensor]], kind: str) -> None:
-        """Write a file of every run that goes on: one after the other, or beside a GPU several at a time."""
+        """Write a file of every run that goes on: one after the other, or with a GPU several at a time."""
 
         def write(place: tuple[int, Member]) -> None:
             run, member = place
@@ -346,7 +348,7 @@ class _Trainer:
         """Report progress; this waits for the device."""
         now, losses, data = monotonic(), self._stepper.losses.tolist(), self._source.data
         done = (step - self._reported_step) * len(self._going) * data.batch * data.length
-        self._tell(
+        self._send(
             PackProgress(
                 names=tuple(member.name for _, member in self._going),
                 step=step,

@@ -4,7 +4,7 @@ Everything is batched over runs, and a function of the runs' weights, seeds and 
 on the whole validation set (`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper
 shows (`entropy_window`). With `measure_extra` there is the largest attention logit as well, and of each MLP's lower
 matrix the gradient and the change since the start; with `gradient_batches` the spectrum of every matrix's gradient, of
-one batch and of the mean over several.
+one batch and of the mean over several; with `measure_states` what `joma.engine.states` has.
 """
 
 import re
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
+from joma.engine.states import StateCosines, logit_parts
+from joma.engine.values import NO_LAYER, Values, of_heads
 from joma.measure.directions import spectrum
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.models.attention import without_future
-from joma.models.batch import Batch, LayerReading, Model, Parameters
-from joma.models.decoder import Decoder
+from joma.models.batch import Batch, LayerReading, Model, Parameters, Tap
+from joma.models.decoder import EMBEDDING, Decoder
 from joma.models.initialisation import initial_parameters
 
-NO_LAYER = -1
-ALL_HEADS = -1
 LOSS, ENTROPY, FRACTION, WINDOW, RANK = "loss", "entropy", "entropy_fraction", "entropy_window", "stable_rank"
 MAX_LOGIT = "max_logit"
 TRAINING, VALIDATION = "training", "validation"
@@ -44,18 +44,6 @@ _LOWER = re.compile(r"blocks\.(\d+)\.mlp\.lower\.weight")
 _LAYER = re.compile(r"blocks\.(\d+)\.(attention|mlp)\.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Values:
-    """One number of every run."""
-
-    metric: str
-    by_run: Float[Tensor, " R"]
-    site: str
-    kind: str
-    layer: int = NO_LAYER
-    head: int = ALL_HEADS
-
-
 def measure(
     model: Model,
     parameters: Parameters,
@@ -65,6 +53,7 @@ def measure(
     working: Parameters | None = None,
     often: bool = False,
     with_max_logit: bool = False,
+    with_states: bool = False,
 ) -> list[Values]:
     """Measure all runs in evaluation mode; most numbers are still on the device when this returns.
 
@@ -73,31 +62,36 @@ def measure(
     """
     working = parameters if working is None else working
 
-    def losses_on(batch: Batch, attention: AttentionMeans, *, compiled_tap: bool = False) -> Float[Tensor, " R"]:
+    def losses_on(batch: Batch, tap: Tap, *, compiled_tap: bool = False) -> Float[Tensor, " R"]:
         with working_in(precision, source.device):
-            return model.losses(working, batch, attention.take, compiled_tap=compiled_tap)
+            return model.losses(working, batch, tap, compiled_tap=compiled_tap)
 
     with torch.no_grad():
         whole = AttentionMeans(num_runs=source.num_runs, with_max_logit=with_max_logit)
+        cosines = StateCosines()
+
+        def take(reading: LayerReading) -> None:
+            whole.take(reading)
+            if with_states:
+                cosines.take(reading)
+
         total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
         num_rows = 0
         for batch in source.validation():
-            losses = losses_on(batch, whole, compiled_tap=often)
+            losses = losses_on(batch, take, compiled_tap=often)
             total += losses.double() * batch.targets.shape[1]
             num_rows += batch.targets.shape[1]
         found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
-        found += whole.values(ENTROPY, FRACTION)
+        found += whole.values(ENTROPY, FRACTION) + cosines.values()
+        if with_states:
+            assert isinstance(model, Decoder)  # `RunConfig` has no other
+            found += logit_parts(model.config, parameters, list(source.validation()))
         window = source.single_window()
         if window is not None:
             single = AttentionMeans(num_runs=source.num_runs)
-            losses_on(window, single)
+            losses_on(window, single.take)
             found += single.values(WINDOW)
         return found + stable_ranks(parameters, gated=is_gated(model))
-
-
-def on_host(values: list[Values]) -> list[list[float]]:
-    """Wait for the device and return the numbers, by value and run."""
-    return torch.stack([each.by_run.double().cpu() for each in values]).tolist()
 
 
 def is_gated(model: Model) -> bool:
@@ -110,11 +104,14 @@ def stable_ranks(parameters: Parameters, *, gated: bool = False) -> list[Values]
     return _of_lower(parameters, {RANK: _ranks}, gated=gated)
 
 
-def lower_starts(decoder: Decoder, seeds: Sequence[int], like: Tensor) -> dict[str, Tensor]:
-    """Draw W(0) of every trained lower matrix again, for all runs, with type and device of `like`."""
-    shapes = {
-        name: shape for name, shape in decoder.shapes.items() if _LOWER.fullmatch(name) and name not in decoder.frozen
+def starts_of(
+    decoder: Decoder, seeds: Sequence[int], like: Tensor, *, lower: bool, embedding: bool
+) -> dict[str, Tensor]:
+    """Draw the starts of lower matrices and of the embedding again if trained, with type and device of `like`."""
+    wanted = {
+        name for name in decoder.shapes if (lower and _LOWER.fullmatch(name)) or (embedding and name == EMBEDDING)
     }
+    shapes = {name: shape for name, shape in decoder.shapes.items() if name in wanted - decoder.frozen}
     drawn = [initial_parameters(decoder.config, shapes, seed) for seed in seeds]
     return {name: torch.stack([each[name] for each in drawn]).to(like) for name in shapes}
 
@@ -242,14 +239,8 @@ class AttentionMeans:
             if layer in self._largest:
                 by_metric[MAX_LOGIT] = self._largest[layer]
             for metric, by_head in by_metric.items():
-                columns = {ALL_HEADS: by_head.amax(dim=1) if metric == MAX_LOGIT else by_head.mean(dim=1)}
-                if by_head.shape[1] > 1:
-                    columns |= dict(enumerate(by_head.unbind(dim=1)))
                 site = f"blocks.{layer}.attention"
-                found += [
-                    Values(metric=metric, by_run=by_run, site=site, kind="attention", layer=layer, head=head)
-                    for head, by_run in columns.items()
-                ]
+                found += of_heads(metric, by_head, site, layer, largest=metric == MAX_LOGIT)
         return found
 
 

@@ -26,9 +26,10 @@ from joma.engine.config import RunConfig, TrainingConfig
 from joma.engine.measuring import AttentionMeans
 from joma.engine.precision import working_in
 from joma.engine.sources import MASKED, masked_rows, num_sequences, num_validated
+from joma.engine.states import StateCosines, logit_parts
 from joma.engine.step import Stepper
 from joma.measure.entropy import Path as EntropyPath
-from joma.models.batch import Batch
+from joma.models.batch import Batch, LayerReading
 from joma.models.block import mlp_shapes
 from joma.models.decoder import Decoder
 
@@ -68,7 +69,7 @@ class StepCost(NamedTuple):
 
     @property
     def peak_bytes(self) -> int:
-        """Memory that has to be there: an evaluation comes beside the gradients and moments of the training."""
+        """Memory that has to be there: an evaluation comes on top of the gradients and moments of the training."""
         return max(self.training_bytes, self.validating_bytes + 2 * self.state_bytes)
 
 
@@ -94,24 +95,31 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
     """
     optimiser = replace(config.optimiser, lr=0.0, weight_decay=0.0, clip=math.inf)
     given = config.training
-    training = TrainingConfig(steps=1, precision=given.precision, measure_extra=given.measure_extra)
+    training = TrainingConfig(
+        steps=1,
+        precision=given.precision,
+        measure_extra=given.measure_extra,
+        measure_states=given.measure_states,
+    )
     return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 
 
 def footprint(config: RunConfig, device: torch.device, *, data_bytes: int = 0) -> Footprint:
-    """Return the memory of packs of this shape; `data_bytes` lie on the device beside them.
+    """Return the memory of packs of this shape; `data_bytes` lie on the device too.
 
     Everything in a step has the run axis, so that runs add up. On a GPU the memory of a captured step stays its own: an
-    evaluation comes beside it, and the state is there twice while it is captured. On the host, one run's state is there
-    again while it is saved.
+    evaluation comes on top of it, and the state is there twice while it is captured. On the host, one run's state is
+    there again while it is saved.
     """
     cost = step_cost(config, 1, on_a_cpu=device.type == "cpu")
     model, is_extra, num_batches = config.model, config.training.measure_extra, config.training.gradient_batches
     more = is_extra * model.depth * prod(mlp_shapes(model)["mlp.lower.weight"]) * torch.float64.itemsize
+    # The start of the embedding, and while its drift is measured both in float64, with their sum and difference.
+    more += config.training.measure_states * 5 * model.vocabulary * model.width * torch.float64.itemsize
     more += (num_batches > 1) * cost.state_bytes  # at most that much is the sum of several batches' gradients
     if device.type == "cuda":  # gradients are measured outside the captured step
-        beside = max(cost.validating_bytes, cost.state_bytes, (is_extra or num_batches > 0) * cost.training_bytes)
-        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + beside + more)
+        extra = max(cost.validating_bytes, cost.state_bytes, (is_extra or num_batches > 0) * cost.training_bytes)
+        return Footprint(fixed=CUDA_BASE + data_bytes, per_run=cost.training_bytes + extra + more)
     return Footprint(fixed=COPIES_OF_A_SNAPSHOT * cost.state_bytes + data_bytes, per_run=cost.peak_bytes + more)
 
 
@@ -184,10 +192,19 @@ def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
             stepper.advance(batch(num_sequences(data), config.trained_length))
         with _Tally() as validating, working_in(working, _META):
             # As a CPU computes entropies, which takes more than a GPU does.
-            is_extra = config.training.measure_extra
-            means = AttentionMeans(num_runs=num_runs, path=EntropyPath.CHUNKED, with_max_logit=is_extra)
+            is_extra, path, cosines = config.training.measure_extra, EntropyPath.CHUNKED, StateCosines()
+            means = AttentionMeans(num_runs=num_runs, path=path, with_max_logit=is_extra)
             views = stepper.layout.views(stepper.layout.empty(num_runs, stepper.state.parameters.dtype, _META))
-            stepper.model.losses(views, batch(num_validated(data), data.length), means.take)
+
+            def take(reading: LayerReading) -> None:
+                means.take(reading)
+                if config.training.measure_states:
+                    cosines.take(reading)
+
+            validated = batch(num_validated(data), data.length)
+            stepper.model.losses(views, validated, take)
+            if config.training.measure_states:
+                logit_parts(config.model, views, [validated], path)
     return StepCost(
         training_bytes=training.peak,
         validating_bytes=validating.peak,

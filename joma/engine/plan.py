@@ -217,10 +217,10 @@ def make_plan(
     """Complete the runs from their data, pack them so that they fit, and estimate their time.
 
     `memory` bytes are taken as free instead of what the device says; `step_seconds` estimates the time of a step, by
-    counting when None; `progress` is told in words what is done next. Raises when data or memory do not allow a run.
+    counting when None; `progress` gets in words what is done next. Raises when data or memory do not allow a run.
     """
-    tell = progress or (lambda doing: None)
-    tell("reading the data")
+    report = progress or (lambda doing: None)
+    report("reading the data")
     ready = [replace(run, config=with_vocabulary(run.config)) for run in runs]
     free = free_bytes(device) if memory is None else memory
     firsts: dict[str, Run] = {}
@@ -229,7 +229,7 @@ def make_plan(
     sizes = {shape: data_size(run.config) for shape, run in firsts.items()}
     needs = {}
     for number, (shape, run) in enumerate(firsts.items(), start=1):
-        tell(f"counting the memory of model {number} of {len(firsts)}")
+        report(f"counting the memory of model {number} of {len(firsts)}")
         need = needs[shape] = footprint(run.config, device, data_bytes=sizes[shape].data_bytes)
         if need.most(free) < 1:
             raise ValueError(
@@ -240,12 +240,13 @@ def make_plan(
     clock = counted_seconds(device) if step_seconds is None else step_seconds
     planned = []
     for number, pack in enumerate(packs, start=1):
-        tell(f"timing a step of pack {number} of {len(packs)}")
+        report(f"timing a step of pack {number} of {len(packs)}")
         config = pack.config
         size, step, num_rows = sizes[config.shape], clock(config, pack.num_runs), num_sequences(config.data)
         num_measured = len(config.training.due_steps(size.num_steps))
         num_forwards = size.valid_tokens / (num_rows * config.trained_length)
-        num_steps = config.training.measure_extra + config.training.gradient_batches
+        own = config.training
+        num_steps = own.measure_extra + own.measure_states + own.gradient_batches
         measuring = num_measured * step * (FORWARD_SHARE * num_forwards + num_steps)
         planned.append(
             PackPlan(

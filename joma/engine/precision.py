@@ -57,7 +57,7 @@ for _name, _size in WORKSPACES.items():  # here: they are read when a process ta
 def limited_threads(num: int | None = None) -> Iterator[None]:
     """Compute on a CPU with so many threads, by default those of OMP_NUM_THREADS, else one.
 
-    Threads of one small product wait for each other at every step: beside other work that takes ten times as long as
+    Threads of one small product wait for each other at every step: on a busy machine that takes ten times as long as
     one thread alone. A fixed number also gives the same bits on every machine.
     """
     before = torch.get_num_threads()

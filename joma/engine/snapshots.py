@@ -36,7 +36,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _LENGTH_BYTES = 8
-"""Of the number in front that tells the length of the header."""
+"""Of the number in front that gives the length of the header."""
 
 
 class DamagedSnapshotError(ValueError):
@@ -45,7 +45,7 @@ class DamagedSnapshotError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The state of one run behind a step."""
+    """The state of one run after a step."""
 
     step: int
     """Steps that were done."""
@@ -80,7 +80,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def name_of(step: int) -> str:
-    """Name of the file behind a step.
+    """Name of the file of a step.
 
     >>> name_of(1200)
     'step-001200.safetensors'

@@ -5,7 +5,7 @@ words are masked, where masked words are predicted, is drawn from (seed, step); 
 masks. Sampled data
 are each run's own, drawn from (seed, step, site). The hierarchy of Table 1 has one sequence a class, so its batch is
 those sequences, weighted by how often each class was drawn: exactly the batch that would hold them row by row. Its
-padding is merged where the model cannot tell one position of it from another, exactly again.
+padding is merged where the model cannot distinguish its positions, exactly again.
 """
 
 from abc import ABC, abstractmethod
@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from joma.data.generated import GENERATED
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
 from joma.data.shuffling import shuffled
 from joma.data.text import Corpus, Windows, load_text
-from joma.data.tree_texts import GENERATED, tree_corpus
+from joma.data.tree_texts import tree_corpus
 from joma.engine.config import HIERARCHY, TREE_TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
 from joma.models.batch import Batch
@@ -34,7 +35,7 @@ NUM_HASHED = 16
 NUM_VALIDATION_SAMPLES = 1280
 """Samples of a validation set that is drawn: as many as the paper takes for Table 1."""
 MASKED = "masked_word"
-"""Read-out of words that are hidden behind a mask; site of the masks."""
+"""Read-out of words that are hidden by a mask; site of the masks."""
 VALIDATION = "validation"
 """Site of the validation samples, which are the same at every step."""
 PAPER_WINDOW = 100
@@ -89,7 +90,7 @@ def data_size(config: RunConfig) -> DataSize:
     if data.data == HIERARCHY:
         vocabulary = hierarchy_of(data, config.seed).num_tokens
     else:
-        class_patterns(data.num_classes, data.branching)  # refuses classes that cannot be told apart
+        class_patterns(data.num_classes, data.branching)  # refuses classes that cannot be distinguished
         vocabulary = 2 * data.length  # a token for every leaf that is on, and one for every leaf that is off
     return DataSize(
         vocabulary=vocabulary,
@@ -108,7 +109,7 @@ def corpus_of(data: str, vocabulary_cap: int | None, shuffle_seed: int | None = 
         return shuffled(in_order, shuffle_seed)
     if data not in TREE_TEXTS:
         return load_text(data, vocabulary_cap=vocabulary_cap)
-    num_words = len(GENERATED.get(data, ()))
+    num_words = len(GENERATED[data].vocabulary) if data in GENERATED else 0
     if vocabulary_cap is not None and vocabulary_cap < num_words:
         raise ValueError(
             f"{data.capitalize()} has {num_words} tokens, and none can be left out, got `vocabulary_cap` "
@@ -183,7 +184,7 @@ class Source(ABC):
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
-        """Return what the runs are trained on in the step behind `step` steps."""
+        """Return what the runs are trained on in the step after `step` steps."""
 
     @abstractmethod
     def validation(self) -> Iterator[Batch]:

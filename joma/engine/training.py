@@ -143,7 +143,7 @@ def plan_training(
     With `out` that is what is left there to do, and a folder that `train` would refuse is refused.
 
     On a CPU a few steps are tried for the estimate; on a GPU, where a step is compiled first, they are counted.
-    `progress` is told in words what is done next, which may take a while.
+    `progress` gets in words what is done next, which may take a while.
     """
     check_place(on)
     runs, there = runs_of(grid, recipe), device_named(device)
@@ -195,7 +195,7 @@ def _train_packs(
     done: set[int] = set()
     at_work: dict[int, PackProgress] = {}  # the one that was heard last is the last
 
-    def tell() -> None:
+    def send() -> None:
         heard = tuple(reversed(at_work.values()))
         shares = dict.fromkeys(done, 1.0) | {at: pack.step / pack.num_steps for at, pack in at_work.items()}
         report(
@@ -211,29 +211,29 @@ def _train_packs(
     def hear(position: int, pack: PackProgress) -> None:
         at_work.pop(position, None)
         at_work[position] = pack
-        tell()
+        send()
 
-    tell()
-    for position, result in run_tasks(_train_task, tasks, on=on, num_gpus=int(kind == "cuda"), told=hear):
+    send()
+    for position, result in run_tasks(_train_task, tasks, on=on, num_gpus=int(kind == "cuda"), report=hear):
         at_work.pop(position, None)
         done.add(position)
-        tell()
+        send()
         yield result
 
 
-def _train_task(task: dict[str, Any], tell: Callable[[PackProgress], None]) -> tuple[RunResult, ...]:
+def _train_task(task: dict[str, Any], report: Callable[[PackProgress], None]) -> tuple[RunResult, ...]:
     """Train a pack, here or on another machine."""
     arguments = dict(task)
     with limited_threads(arguments.pop("threads")):
-        return train_pack(progress=tell, **arguments)
+        return train_pack(progress=report, **arguments)
 
 
 def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
     table, events = read(result.folder), read_events(result.folder)
     rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
     losses = rows.loc[rows["value"].abs() < math.inf, "value"]
-    told = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
-    by_layer = {each["layer"]: each["name"] for each in told if each.get("metric") == ENTROPY}
+    found = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
+    by_layer = {each["layer"]: each["name"] for each in found if each.get("metric") == ENTROPY}
     return TrainedRun(
         **asdict(result) | {"is_new": is_new},
         final_loss=float(losses.iloc[-1]) if len(losses) else None,

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from joma.measure.alignment import Alignment, align, peak_activation
     from joma.measure.effects import Effects, Estimate, Name, describe, name_of
     from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
+    from joma.measure.gram import gram_drift
     from joma.measure.rank import PowerEstimate, power_step, qk_cores, spectral_norm, stable_rank
     from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
@@ -23,6 +24,7 @@ __all__ = [
     "align",
     "attention_entropy",
     "describe",
+    "gram_drift",
     "logits_entropy",
     "name_of",
     "peak_activation",
@@ -39,6 +41,7 @@ __getattr__, __dir__ = lazy_exports(
         "alignment": ("Alignment", "align", "peak_activation"),
         "effects": ("Effects", "Estimate", "Name", "describe", "name_of"),
         "entropy": ("AttentionStatistics", "attention_entropy", "logits_entropy"),
+        "gram": ("gram_drift",),
         "rank": ("PowerEstimate", "power_step", "qk_cores", "spectral_norm", "stable_rank"),
         "superposition": ("Attended", "SuperpositionResult", "superposed_neurons"),
     },

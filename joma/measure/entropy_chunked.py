@@ -27,14 +27,14 @@ GPU_BLOCK_BYTES = 2**26
 THREADED_LOGITS = 2**22
 """Calls with fewer logits, some 10 ms of one core, are not worth threads of their own."""
 HIDDEN = -1e30
-"""Stands in for minus infinity: it has no weight beside any logit, and weight times it is 0, not NaN."""
+"""Stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN."""
 
 Read = Callable[["_Block", Tensor, Tensor], Rows]
 """From a block, its logits and room for as many numbers to what was found; both are overwritten."""
 
 
 def chunked_rows(problem: Problem) -> Rows:
-    """Measure all rows, a block at a time; memory is two blocks for each thread beside inputs and results."""
+    """Measure all rows, a block at a time; memory is two blocks for each thread, inputs and results."""
     k, mean = _centred_keys(problem)
     first_key = problem.visibility.first_visible_key(problem.q.device)
     offset, companions = problem.visibility.offset, problem.companions

@@ -48,7 +48,7 @@ CHECK_EVERY = 8
 CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
 GPU_CHUNK_BYTES = 2**28
-"""On a GPU, which takes longer to be told than to multiply."""
+"""On a GPU, where starting a kernel takes longer than the product."""
 SAFE_EXPONENT = 30
 """Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
 LIVE_STEPS = 3
@@ -130,7 +130,7 @@ def power_step(
     some 64 steps, and read off the residual whether they were enough. A sequence of matrices of one shape is a batch
     that nobody has to copy together. A GPU is waited for once.
 
-    The residual speaks of the direction that is followed. When another one overtakes it, the norm lags behind for some
+    The residual speaks of the direction that is followed. When another one overtakes it, the norm is too small for some
     calls (by 1 % where a new direction grows by 5 % a call) until the steps have turned the vector.
 
     Where W has NaN or infinite entries, norm and residual are NaN; where Wv is 0, as for a zero matrix, the norm is 0

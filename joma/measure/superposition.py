@@ -34,7 +34,7 @@ from joma.measure.tensors import finite_tensor, tensor_with_axes, varying
 LEAST_LIFT = 1e-3
 """A context whose attention is this close to the average context's attends to nothing of its own."""
 LEAST_FIRING = 4
-"""Fewer contexts cannot be told from chance; also the rank of the activation that is called the peak."""
+"""Fewer contexts do not differ from chance; also the rank of the activation that is called the peak."""
 MOST_FIRING = 64
 """More contexts are thinned out, evenly over their ranks."""
 FIRING_LEVEL = 1 / 3

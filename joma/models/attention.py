@@ -157,7 +157,7 @@ def _capped(config: DecoderConfig, logits: Logits) -> Logits:
 
 
 def without_future(logits: Logits) -> Logits:
-    """Hide the keys behind each row."""
+    """Hide the keys after each row."""
     positions = torch.arange(logits.shape[-1], device=logits.device)
     return logits.masked_fill(positions > positions[:, None], -torch.inf)
 

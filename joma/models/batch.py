@@ -50,6 +50,10 @@ class LayerReading:
     causal: bool
     hidden: Float[Tensor, "R B L F"]
     """Activations of the hidden neurons."""
+    before: Float[Tensor, "R B L D"]
+    """States on their way into the block."""
+    after: Float[Tensor, "R B L D"]
+    """States on their way out of it."""
 
 
 Tap = Callable[[LayerReading], None]
@@ -74,7 +78,7 @@ class Model(Protocol):
 
     @property
     def tiled(self) -> frozenset[str]:
-        """Names of the matrices that a step on a GPU gets with rows of zeros behind theirs, up to a whole tile."""
+        """Names of the matrices that a step on a GPU gets with rows of zeros after theirs, up to a whole tile."""
 
     def initial(self, seed: int) -> dict[str, Tensor]:
         """Parameters of one run at its start, on the CPU, from its seed alone."""

@@ -102,7 +102,7 @@ class Decoder:
         return x.to(rows.dtype)
 
     def readout(self, parameters: Parameters) -> tuple[Float[Tensor, "R W D"], Float[Tensor, "R V"]]:
-        """Return matrix and bias of the output layer; the matrix may have rows of zeros behind the words'."""
+        """Return matrix and bias of the output layer; the matrix may have rows of zeros after the words'."""
         return parameters[EMBEDDING if self.config.tied else OUTPUT], parameters[OUTPUT_BIAS]
 
     def read(self, hidden: State, rows: Int[Tensor, "R K"] | None = None) -> Float[Tensor, "R N D"]:
@@ -222,8 +222,19 @@ class Decoder:
             return (compiled(block_state) if x.is_cuda else block_state)(config, own, x, tokens, streams, key_bias)
         inside = compiled(block) if compiled_tap and x.is_cuda else block
         state, q, k, logits, hidden = inside(config, own, x, tokens, streams, key_bias)
-        scale = config.head_width**-0.5
-        tap(LayerReading(layer=layer, q=q, k=k, logits=logits, scale=scale, causal=config.causal, hidden=hidden))
+        tap(
+            LayerReading(
+                layer=layer,
+                q=q,
+                k=k,
+                logits=logits,
+                scale=config.head_width**-0.5,
+                causal=config.causal,
+                hidden=hidden,
+                before=x,
+                after=state,
+            )
+        )
         return state
 
 

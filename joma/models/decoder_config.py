@@ -81,7 +81,7 @@ class DecoderConfig:
     attention_bias: bool = True
     """Whether queries, keys and values have a bias."""
     attention_scale: Annotated[Finite, Field(gt=0)] = 1.0
-    """What attention logits are multiplied by, free ones too; projected ones beside 1/√(width of a head)."""
+    """What attention logits are multiplied by, free ones too; projected ones on top of 1/√(width of a head)."""
     qk_norm: bool = False
     """Whether each head's queries and keys are normed (RMSNorm, a gain for each) before they meet: a cure of growing
     logits."""

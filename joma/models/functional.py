@@ -35,7 +35,7 @@ def compiled(function: Callable[..., Any], backend: str = "inductor") -> Callabl
 
 
 Vectors = Float[Tensor, "R D"] | Float[Tensor, "R B D"]
-"""A vector of each run, or the same laid beside each of its sequences (`beside_sequences`)."""
+"""A vector of each run, or the same for each of its sequences (`beside_sequences`)."""
 
 
 def linear(

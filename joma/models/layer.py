@@ -3,7 +3,7 @@ r"""The layer that the theory analyses (Eqn 1), as a model that the engine train
 $$h_k = \phi(w_k^\top f), \qquad f = U_C b + u_q, \qquad b = \sigma(z_q/T)\circ x/A,$$
 
 with free attention logits z, one row for each query. What it is trained on belongs to a run as its weights do: the
-embeddings, a table of samples x and the backpropagated gradients g lie beside w and z, frozen. A batch names samples of
+embeddings, a table of samples x and the backpropagated gradients g are parameters too, frozen. A batch names samples of
 that table. Gradient descent on the loss is the gradient ascent of Eqn 2: its gradient is minus the field of
 `joma.theory.layer`.
 
@@ -129,7 +129,7 @@ class AnalysedLayer:
         self.factors = self.tiled = frozenset[str]()
 
     def initial(self, seed: int) -> dict[str, Tensor]:
-        """Draw one run's w, z and embeddings from its seed, and lay its data beside them; float64."""
+        """Draw one run's w, z and embeddings from its seed, and add its data; float64."""
         shapes, scale = self.shapes, self.config.start_scale
         drawn = {
             name: torch.randn(shapes[name], generator=named_generator(seed, name)).double() * scale for name in (W, Z)

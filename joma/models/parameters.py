@@ -33,7 +33,7 @@ class Layout:
 
     @staticmethod
     def of(shapes: Mapping[str, tuple[int, ...]], frozen: Iterable[str] = (), tiled: Collection[str] = ()) -> "Layout":
-        """Lay the parameters out in their order, frozen ones behind, tiled ones with room for whole tiles of rows.
+        """Lay the parameters out in their order, frozen ones last, tiled ones with room for whole tiles of rows.
 
         >>> Layout.of({"w": (3, 5), "b": (3,)}, frozen=["w"]).offsets
         {'b': 0, 'w': 64}
@@ -68,7 +68,7 @@ class Layout:
     def views(self, buffer: Float[Tensor, "R P"], *, with_room: bool = False) -> dict[str, Tensor]:
         """Each parameter as a view (R, *shape) of the buffer; of its front part alone, the trained ones.
 
-        With room, tiled parameters have the rows behind theirs too, which stay zero.
+        With room, tiled parameters have the rows after theirs too, which stay zero.
         """
         names = self.shapes if buffer.shape[1] == self.size else self.trained
         shapes = self.rooms if with_room else self.shapes

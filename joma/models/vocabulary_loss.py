@@ -19,7 +19,7 @@ CHUNK_BYTES = 2**26
 
 Hidden = Float[Tensor, "R N D"]
 Weight = Float[Tensor, "R W D"]
-"""May have rows of zeros behind those of the V words, so that products take whole tiles (`Layout.rooms`)."""
+"""May have rows of zeros after those of the V words, so that products take whole tiles (`Layout.rooms`)."""
 Bias = Float[Tensor, "R V"]
 Logits = Float[Tensor, "R N W"]
 Targets = Int[Tensor, "R N"]
@@ -140,7 +140,7 @@ def _differentiate(
         from joma.models import vocabulary_loss_triton  # noqa: PLC0415 (Triton is there where a GPU is)
 
         return vocabulary_loss_triton.differentiate(logits, bias, targets, rows, scale, bias_gradient, add=add)
-    words = logits[..., : bias.shape[1]]  # what lies behind them is zero, and stays
+    words = logits[..., : bias.shape[1]]  # what follows them is zero, and stays
     log_p = torch.log_softmax(_scaled(words, bias, rows.dtype, scale), dim=-1)
     picked = log_p.gather(-1, targets[..., None])
     value = -(picked[..., 0] * rows).sum(dim=1)

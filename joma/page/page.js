@@ -1,6 +1,7 @@
 // Tables sort by the header that is clicked, or reached by the keyboard; numbers sort as numbers.
+const all = (selector, place = document) => [...place.querySelectorAll(selector)];
 function key(cell) {
-  const raw = cell.dataset.value ?? cell.textContent.trim();
+  const raw = cell.textContent.trim();
   const value = Number(raw);
   return raw === "" ? null : Number.isNaN(value) ? raw : value;
 }
@@ -18,65 +19,43 @@ function sortBy(header) {
   const rows = [...table.tBodies[0].rows].sort((a, b) => sign * compare(key(a.cells[column]), key(b.cells[column])));
   table.tBodies[0].append(...rows);
 }
-for (const header of document.querySelectorAll("table.sortable th")) {
+for (const header of all("table.sortable th")) {
   header.tabIndex = 0;
   header.addEventListener("click", () => sortBy(header));
   header.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(header); });
 }
 
-// Chips show one outcome only; the search box of the index shows rows and sections that have every word. Its words stand in the address.
-const search = document.getElementById("search");
+// The address holds what is shown: `outcome` of claims, and `q`, words that rows and sections of the index must have.
+const search = document.getElementById("search"), state = document.querySelector("main > [role=status]");
+const asked = (name) => new URLSearchParams(location.search).get(name)?.trim() ?? "";
 function show() {
-  const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const outcome = asked("outcome"), words = state ? asked("q").toLowerCase().split(/\s+/).filter(Boolean) : [];
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
-  for (const row of document.querySelectorAll("[data-outcome]")) {
-    const chosen = (row.closest("section") ?? document).querySelector('[data-filter][aria-pressed="true"]')?.dataset.filter;
-    const cells = [...(row.cells ?? [])].map((cell) => cell.textContent).join(" ");
-    row.hidden = Boolean(chosen && row.dataset.outcome !== chosen) || !has(cells);
-  }
-  if (!search) return;
-  let claims = 0, figures = 0;
-  for (const section of document.querySelectorAll("main section")) {
-    const rows = [...section.querySelectorAll("tr[data-outcome]")];
-    const found = rows.filter((row) => has([...row.cells].map((cell) => cell.textContent).join(" "))).length;
-    const texts = [...section.querySelectorAll("h2, .question, .facts, figcaption, td")].map((each) => each.textContent);
+  for (const chip of all("[data-filter]")) chip.setAttribute("aria-pressed", chip.dataset.filter === outcome);
+  for (const each of all("[data-outcome]")) each.hidden = Boolean(outcome) && each.dataset.outcome !== outcome || !has(each.textContent);
+  if (!state) return;
+  let claims = 0, sections = 0;
+  for (const section of all("main section")) {
+    const rows = all("tr[data-outcome]", section), found = rows.filter((row) => has(row.textContent)).length;
+    const texts = all("h2, h3, p, figcaption, td", section).map((each) => each.textContent);
     section.hidden = rows.length ? !found : !has([section.id, ...texts].join(" "));
     claims += found;
-    figures += !rows.length && !section.hidden;
+    sections += !rows.length && !section.hidden;
   }
   const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-  const state = search.closest(".search").querySelector("[role=status]");
-  state.textContent = words.length ? `${counted(claims, "claim")}, ${counted(figures, "section")}` : "";
+  state.textContent = words.length ? `${counted(claims, "claim")}, ${counted(sections, "section")}` : "";
 }
-for (const chip of document.querySelectorAll("[data-filter]")) {
-  chip.addEventListener("click", () => {
-    const section = chip.closest("section") ?? document;
-    for (const other of section.querySelectorAll("[data-filter]")) other.setAttribute("aria-pressed", other === chip);
-    show();
-  });
-}
-if (search) {
-  search.value = new URLSearchParams(location.search).get("q") ?? "";
+function ask(name, value) {
+  const address = new URL(location.href);
+  value ? address.searchParams.set(name, value) : address.searchParams.delete(name);
+  history.replaceState(null, "", address);
   show();
-  search.addEventListener("input", () => {
-    show();
-    const address = new URL(location.href);
-    if (search.value.trim()) address.searchParams.set("q", search.value.trim());
-    else address.searchParams.delete("q");
-    history.replaceState(null, "", address);
-  });
-  search.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !search.value) return;
-    event.preventDefault();
-    search.value = "";
-    search.dispatchEvent(new Event("input"));
-  });
 }
-
-// A link to something folded opens it.
-function openTarget() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target instanceof HTMLDetailsElement) target.open = true;
+for (const chip of all("[data-filter]")) chip.addEventListener("click", () => ask("outcome", chip.dataset.filter));
+if (state) {  // elsewhere the search leads to the index
+  search.value = asked("q");
+  search.addEventListener("input", () => ask("q", search.value.trim()));
+  search.addEventListener("keydown", (event) => { if (event.key === "Escape") ask("q", search.value = ""); });
+  search.form.addEventListener("submit", (event) => event.preventDefault());
 }
-addEventListener("hashchange", openTarget);
-openTarget();
+show();

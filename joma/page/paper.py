@@ -3,7 +3,8 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,90 +12,133 @@ from urllib.parse import quote
 from markupsafe import Markup
 from pydantic import TypeAdapter, ValidationError
 
+from joma.charts import Chart
 from joma.claims import Answer, Outcome, statements
 from joma.claims.table import number_rows, rows
 from joma.claims.text import filled, heading
-from joma.page.site import Page, figure, prose, render, table
+from joma.page.site import Page, code, figure, link, prose, render, table
+from joma.paper.experiment import claims_at
 from joma.paper.reproduce import ExperimentResult, Reproduction, charts_of
 from joma.store.files import write_text
 
 VERIFICATION = "verification.json"
-FULL = "full"
-HEADLINES = ("rebound-answer", "figure6", "figure4")
-"""Experiments whose first chart the index shows, after the table of claims."""
+HEADLINES = ("figure6-entropy", "rebound-answer-positions", "figure4-entropy")
+"""Charts that the index shows next to the table of claims, in this order."""
 _ANSWERS = TypeAdapter(list[Answer])
 
+Sizes = Sequence[tuple[ExperimentResult, Path]]
+"""The results of one experiment, each with the folder of its reproduction: answered ones and the paper's size first."""
 
-def claims_page(answers: Sequence[Answer], addresses: dict[str, str], *, full: bool) -> Page:
-    """Return the table of all claims, each linked to where it is told in detail."""
-    found = [
-        {name: row[name] for name in ("claim", "what we found" if full else "about", "outcome")}
-        for row in rows(answers, texts=full)
-    ]
-    short = render(
-        "claims", counts=_counts(answers), answers=answers, table=table(found, links=addresses, outcomes=True)
-    )
+
+def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer], root: Path) -> list[Page]:
+    """Return the pages of reproductions and of the statements, the table of claims first.
+
+    An experiment that was computed in several sizes has one page.
+    """
+    by_id: dict[str, list[tuple[ExperimentResult, Path]]] = {}
+    for each in found:
+        for result in each.experiments:
+            by_id.setdefault(result.id, []).append((result, each.folder))
+    for sizes in by_id.values():
+        sizes.sort(key=lambda size: (not size[0].answers, not size[0].has_texts))
+    results = [[result for result, _ in sizes] for sizes in by_id.values()]
+    addresses = {answer.claim: f"statements.html#{answer.claim}" for answer in verified}
+    for first, *_ in reversed(results):
+        addresses |= {answer.claim: f"{first.id}.html#{answer.claim}" for answer in first.answers}
+    pages = [_experiment_page(sizes, addresses, root) for sizes in by_id.values()]
+    if any(first.answers for first, *_ in results):
+        pages.insert(0, _claims_page(results))
+    return [*pages, *([_statements_page(verified)] if verified else [])]
+
+
+def _claims_page(results: Sequence[Sequence[ExperimentResult]]) -> Page:
+    """Return the table of all claims, each with a link to its text; outcomes of other sizes in further columns."""
+    texts = all(first.has_texts for first, *_ in results if first.answers)
+    answers = [answer for first, *_ in results for answer in first.answers]
+    others = {
+        (answer.claim, f"preset {other.preset}"): answer.outcome.value
+        for _, *more in results
+        for other in more
+        for answer in other.answers
+    }
+    columns = dict.fromkeys(column for _, column in others)
+    long, short = [], []
+    for answer, row in zip(answers, rows(answers, texts=texts), strict=True):
+        name = "what we found" if texts else "about"
+        address, text = f"{answer.tested_by}.html#{answer.claim}", code(row[name])
+        more = {column: others.get((answer.claim, column), "") for column in columns}
+        long.append(row | {"claim": link(address, answer.claim), name: text} | more)
+        claim = Markup("{} <small>{}</small>").format(link(address, text), answer.claim)
+        short.append({"claim": claim, "outcome": row["outcome"]} | more)
     return Page(
         slug="claims",
         title="All claims",
         group="Paper",
-        body=claims_table(answers, addresses, texts=full),
-        summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(short),
+        body=_claims_table(answers, long),
+        summary=Markup('<div class="claims-box" tabindex="0">{}</div>').format(_claims_table(answers, short)),
         headline=1,
     )
 
 
-def _counts(answers: Sequence[Answer]) -> list[tuple[str, int]]:
-    counts = Counter(answer.outcome for answer in answers)
-    return [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
-
-
-def claims_table(answers: Sequence[Answer], addresses: dict[str, str], *, texts: bool) -> Markup:
+def _claims_table(answers: Sequence[Answer], shown: Sequence[dict[str, str]]) -> Markup:
     """Return claims as a table that can be sorted and filtered by outcome."""
-    shown = table(rows(answers, texts=texts), links=addresses, outcomes=True)
-    return render("claims", answers=answers, counts=_counts(answers), table=shown)
+    counts = Counter(answer.outcome for answer in answers)
+    counted = [(outcome.value, counts[outcome]) for outcome in Outcome if counts[outcome]]
+    return render("claims", answers=answers, counts=counted, table=table(shown, outcomes=True))
 
 
-def experiment_page(result: ExperimentResult, reproduction: Path, root: Path) -> Page:
-    """Return the page of one experiment: charts, claims, data and settings."""
-    full = result.preset == FULL
-    charts = [figure(chart) for chart in charts_of(reproduction, result)]
-    claims = [_answer(answer, texts=full) for answer in result.answers]
+def _experiment_page(sizes: Sizes, addresses: Mapping[str, str], root: Path) -> Page:
+    """Return the page of one experiment: for each size charts, claims, data and settings."""
+    first = sizes[0][0]
+    charts = [charts_of(folder, result) for result, folder in sizes]
+    headline = next((chart for chart in charts[0] if chart.id in HEADLINES), None)
+    bodies = [
+        _body(result, own, addresses, _data(result, folder / result.id, root), again=f"-{place}" if place else "")
+        for place, ((result, folder), own) in enumerate(zip(sizes, charts, strict=True))
+    ]
+    return Page(
+        slug=first.id,
+        title=first.title,
+        group="Paper",
+        body=Markup("").join(bodies),
+        summary=figure(headline) if headline else render("summary", result=first, address=f"{first.id}.html"),
+        label=first.id,
+        headline=HEADLINES.index(headline.id) + 2 if headline else 0,
+    )
+
+
+def _body(
+    result: ExperimentResult, charts: Sequence[Chart], addresses: Mapping[str, str], data: list[Any], *, again: str
+) -> Markup:
+    """Return one size of an experiment; `again` follows the ids of what stands on the page in another size already."""
+    place = {claim: chart.id for chart in charts for claim in claims_at(chart.id)}
+    by_chart: dict[str, list[Markup]] = {chart.id: [] for chart in charts}
+    for answer in result.answers:
+        shown = _answer(answer, addresses, texts=result.has_texts, again=again)
+        by_chart.setdefault(place.get(answer.claim, next(iter(by_chart), "")), []).append(shown)
+    figures = {chart.id: figure(replace(chart, id=chart.id + again)) for chart in charts}
     settings = [{"setting": name, "value": json.dumps(value)} for name, value in result.config.items()]
-    body = render(
+    made = [{name: _cell(value) for name, value in row.items()} for row in result.provenance]
+    return render(
         "experiment",
         result=result,
-        first=charts[:1],
-        claims=claims,
-        others=charts[1:],
-        data=_data(result, reproduction / result.id, root),
-        provenance=table([{name: _cell(value) for name, value in row.items()} for row in result.provenance])
-        if result.provenance
-        else "",
+        again=again,
+        findings=[(figures.get(id, ""), claims) for id, claims in by_chart.items()],
+        data=data,
+        provenance=table(made) if made else "",
         settings=table(settings) if settings else "",
     )
-    headline = HEADLINES.index(result.id) + 2 if result.id in HEADLINES else 0
-    chart = charts[0] if charts and headline else ""
-    return Page(
-        slug=result.id,
-        title=result.title,
-        group="Paper",
-        body=body,
-        summary=render("summary", result=result, chart=chart, address=f"{result.id}.html"),
-        label=result.id,
-        headline=headline,
-    )
 
 
-def statements_page(answers: Sequence[Answer]) -> Page:
+def _statements_page(answers: Sequence[Answer]) -> Page:
     """Return the checked statements: a table, and below it everything about each."""
-    links = {answer.claim: f"#{answer.claim}" for answer in answers}
-    each = Markup("").join(_answer(answer, texts=False) for answer in answers)
+    shown = [row | {"claim": link(f"#{row['claim']}", row["claim"])} for row in rows(answers, texts=False)]
+    each = Markup("").join(_answer(answer, {}, texts=False) for answer in answers)
     return Page(
         slug="statements",
         title=f"{len(answers)} statements",
         group="Theory",
-        body=claims_table(answers, links, texts=False) + each,
+        body=_claims_table(answers, shown) + each,
     )
 
 
@@ -114,17 +158,18 @@ def read_verification(path: Path) -> list[Answer]:
         ) from None
 
 
-def _answer(answer: Answer, *, texts: bool) -> Markup:
+def _answer(answer: Answer, addresses: Mapping[str, str], *, texts: bool, again: str = "") -> Markup:
     """Return one claim with its text and its numbers."""
     statement = statements().get(answer.claim) if answer.tested_by == "verify" else None
-    text = prose(filled(answer) or "") if texts else prose(statement.why) if statement else Markup("")
+    why = statement.why if statement else ""
     return render(
         "answer",
         answer=answer,
+        again=again,
         heading=heading(answer) if texts else answer.title,
         corrected=statement.corrected if statement else "",
         computed_by=statement.computed_by if statement else (),
-        text=text,
+        text=prose((filled(answer) or "") if texts else why, addresses),
         table=table(number_rows(answer)) if answer.numbers else "",
     )
 
@@ -145,17 +190,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.1f}" if isinstance(value, float) else str(value)
-
-
-def reproduction_pages(found: Sequence[Reproduction], verified: Sequence[Answer], root: Path) -> list[Page]:
-    """Return the pages of reproductions and of the statements, the table of claims first."""
-    pages = [experiment_page(result, each.folder, root) for each in found for result in each.experiments]
-    tested = [(answer, result) for each in found for result in each.experiments for answer in result.answers]
-    addresses = {answer.claim: f"{result.id}.html#{answer.claim}" for answer, result in tested}
-    addresses |= {
-        answer.claim: f"statements.html#{answer.claim}" for answer in verified if answer.claim not in addresses
-    }
-    if tested:
-        full = all(result.preset == FULL for _, result in tested)
-        pages.insert(0, claims_page([answer for answer, _ in tested], addresses, full=full))
-    return [*pages, *([statements_page(verified)] if verified else [])]

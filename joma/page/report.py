@@ -1,5 +1,7 @@
 """`report`: everything that was recorded under a folder, on pages that need no network."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from joma.page.paper import VERIFICATION, read_verification, reproduction_pages
@@ -7,6 +9,7 @@ from joma.page.runs import run_pages
 from joma.page.simulation import RECORD, read_simulation, simulation_page
 from joma.page.site import write, write_single
 from joma.paper.reproduce import FILE_NAME, read_reproduction
+from joma.store import find_runs
 from joma.store.files import demand_writable
 from joma.theory.simulation import simulate
 
@@ -15,33 +18,42 @@ RUNS = "How these transformers learn", "Attention entropy and weight rank, layer
 """Titles and leads of the index."""
 
 
-def report(folder: Path | str, *, out: Path | str | None = None, single: bool = False) -> Path:
+def report(folder: Path | str, *more: Path | str, out: Path | str | None = None, single: bool = False) -> Path:
     """Put every reproduction, run, simulation and verification under a folder on pages, and return the index.
 
     Args:
         folder: What `joma.watch` or commands with `--out` wrote into.
+        more: Further folders of this kind, for the same pages.
         out: Where the pages go; `folder` itself when None.
         single: Whether to write one self-contained file instead of an index with a page for each subject.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(
-            f"There is no folder {folder}. Pass one that `joma.watch` or a command with `--out` wrote into."
-        )
-    place = folder if out is None else Path(out)
+    given = [Path(folder), *map(Path, more)]
+    for each in given:
+        if not each.is_dir():
+            raise ValueError(
+                f"There is no folder {each}. Pass one that `joma.watch` or a command with `--out` wrote into."
+            )
+    root, place = given[0], given[0] if out is None else Path(out)
     demand_writable(place, remedy="Pass another --out.")
-    found = [read_reproduction(path.parent) for path in sorted(folder.rglob(FILE_NAME))]
+    if more:
+        given = [each.absolute() for each in given]
+        root = Path(os.path.commonpath(given))
+
+    def under(name: str) -> list[Path]:
+        return list(dict.fromkeys(path for each in given for path in sorted(each.rglob(name))))
+
+    found = [read_reproduction(path.parent) for path in under(FILE_NAME)]
     inside = [each.folder / result.id for each in found for result in each.experiments]
 
-    def records(name: str) -> list[Path]:
-        paths = sorted(folder.rglob(name))
+    def outside(paths: Iterable[Path]) -> list[Path]:
         return [path for path in paths if not any(path.is_relative_to(each) for each in inside)]
 
-    verified = [answer for path in records(VERIFICATION) for answer in read_verification(path)]
-    simulations = [simulate(read_simulation(path)) for path in records(RECORD)]
+    runs = dict.fromkeys(path for each in given for path in find_runs(each))
+    verified = [answer for path in outside(under(VERIFICATION)) for answer in read_verification(path)]
+    simulations = [simulate(read_simulation(path)) for path in outside(under(RECORD))]
     pages = [
         *reproduction_pages(found, verified, place),
-        *run_pages(folder, without=inside),
+        *run_pages(root, outside(runs)),
         *(simulation_page(each, f"simulation-{index}") for index, each in enumerate(simulations, start=1)),
     ]
     if not pages:

@@ -22,7 +22,7 @@ from joma.claims.table import short
 from joma.formatting import NO_LAYER, counted, layer_name
 from joma.measure.effects import ALL_HEADS, CurveEffects, curve_effects
 from joma.metrics import METRICS, metric_named
-from joma.page.site import Page, figure, render, table
+from joma.page.site import Page, figure, link, render, table
 from joma.store import RunInfo, find_runs, info, is_open, read, read_events
 
 SEED_KEY = re.compile(r"(^|[_.-])seeds?($|[.\[])", re.IGNORECASE)
@@ -105,24 +105,29 @@ class Group:
         return pd.concat(own, ignore_index=True).sort_values("step", kind="stable")
 
 
-def run_pages(folder: Path, *, without: Sequence[Path] = ()) -> list[Page]:
-    """Return the pages of all runs at or below a folder, those below `without` left out; none when there is no run."""
-    folders = [each for each in find_runs(folder) if not any(each.is_relative_to(other) for other in without)]
+def run_pages(root: Path, folders: Sequence[Path] | None = None) -> list[Page]:
+    """Return the pages of runs, of all at or below a root when no folders are given; none when there is no run."""
+    folders = find_runs(root) if folders is None else folders
     if not folders:
         return []
-    runs, unreadable = load(folders, folder)
+    runs, unreadable = load(folders, root)
     if not runs:
         raise ValueError(unreadable[0]["reason"])
     groups = grouped(runs)
     metrics = metrics_of(groups)
     effects = {run.name: curve_effects(run.values[run.values["trusted"]]) for run in runs}
     slugs = {group.name: f"run-{place}" for place, group in enumerate(groups[:MAX_PAGES], start=1)}
-    links = {run.name: f"{slugs[group.name]}.html" for group in groups if group.name in slugs for run in group.runs}
+    overviews = [
+        _overview(run, effects[run.name])
+        | ({"run": link(f"{slugs[group.name]}.html", run.name)} if group.name in slugs else {})
+        for group in groups
+        for run in group.runs
+    ]
     several = len(groups) > 1
     overview = render(
         "runs",
         unreadable=unreadable,
-        table=table([_overview(run, effects[run.name]) for group in groups for run in group.runs], links=links),
+        table=table(overviews),
         charts=[figure(chart) for chart in _side_by_side(groups, metrics)] if several else [],
         differences=table(_differences(groups)) if several else "",
         left_out=max(0, len(groups) - MAX_PAGES),

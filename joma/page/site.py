@@ -1,11 +1,11 @@
 """HTML pages from templates: an index with a page for each subject, or all of it in one self-contained file.
 
 Every word from outside is escaped by the templates. Pages need no network: style, script and the charts' library lie
-in `assets/` beside them, or in the file itself.
+in `assets/`, or in the file itself.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -46,18 +46,22 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(templates("page").get_template(f"{template}.html.jinja").render(**values))
 
 
-def table(rows: Sequence[dict[str, Any]], *, links: dict[str, str] | None = None, outcomes: bool = False) -> Markup:
+def table(rows: Sequence[dict[str, Any]], *, outcomes: bool = False) -> Markup:
     """Return rows as a sortable table; columns that are empty throughout are left out.
 
     Args:
         rows: Cells by the name of their column: text, `Markup`, or numbers, which get few digits.
-        links: Addresses for texts of the first column.
         outcomes: Whether the column `outcome` can be filtered and has colours.
     """
     cells = [{name: cell if isinstance(cell, str) else short(cell) for name, cell in row.items()} for row in rows]
     names = [name for name in (cells[0] if cells else ()) if any(row[name] for row in cells)]
     numeric = {name: all(NUMBER.fullmatch(row[name]) for row in cells) for name in names}
-    return render("table", rows=cells, names=names, numeric=numeric, links=links or {}, outcomes=outcomes)
+    return render("table", rows=cells, names=names, numeric=numeric, outcomes=outcomes)
+
+
+def link(address: str, text: str) -> Markup:
+    """Return a link to another page, `page.html#place`, or to a place on the same page."""
+    return Markup('<a href="{}">{}</a>').format(address, text)
 
 
 def figure(chart: Chart) -> Markup:
@@ -72,17 +76,21 @@ def write(folder: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path
         write_text(folder / "assets" / name, content)
     styles = [name for name in shared if name.endswith(".css")]
     scripts = [name for name in shared if name.endswith(".js")]
-    common = {"title": title, "lead": lead, "pages": pages, "single": False}
-    common["assets"] = render("assets", styles=styles, scripts=scripts)
+    assets = render("assets", styles=styles, scripts=scripts)
+    common = {"title": title, "lead": lead, "pages": pages, "assets": assets}
     for page in pages:
         _write(folder / f"{page.slug}.html", render("page", page=page, **common))
     return _write(folder / "index.html", render("index", **common))
 
 
 def write_single(path: Path, pages: Sequence[Page], *, title: str, lead: str) -> Path:
-    """Write all pages as one self-contained file."""
+    """Write all pages as one self-contained file, in which links between pages lead to its sections."""
     assets = Markup(f"<style>{_file('page.css')}</style>{bundle()}<script type=module>{_file('page.js')}</script>")
-    return _write(path, render("single", assets=assets, title=title, lead=lead, pages=pages, single=True))
+    names = "|".join(re.escape(page.slug) for page in pages)
+    one = str(render("single", assets=assets, title=title, lead=lead, pages=pages))
+    one = re.sub(rf'href="(?:{names})\.html(#[^"]+)"', r'href="\1"', one)
+    one = re.sub(rf'href="({names})\.html"', r'href="#\1"', one)
+    return _write(path, one.replace('"index.html"', '"#"'))
 
 
 def _file(name: str) -> str:
@@ -111,18 +119,22 @@ def code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def prose(text: str) -> Markup:
+def prose(text: str, addresses: Mapping[str, str]) -> Markup:
     r"""Return a hand-written text (headings, bold, links, code, paragraphs) as HTML, without its first heading.
 
-    >>> prose("# Found\n\n**We find** `x`, see [that](fig4-order.md).")
-    Markup('<p><strong>We find</strong> <code>x</code>, see <a href="#fig4-order">that</a>.</p>')
+    >>> prose("# Found\n\n**We find** `x`, see [that](fig4-order.md).", {"fig4-order": "figure4.html#fig4-order"})
+    Markup('<p><strong>We find</strong> <code>x</code>, see <a href="figure4.html#fig4-order">that</a>.</p>')
     """
+
+    def linked(found: re.Match[str]) -> str:
+        return link(addresses[found[2]], Markup(found[1])) if found[2] in addresses else found[1]
+
     paragraphs = [part for part in text.split("\n\n") if part.strip() and not part.startswith("# ")]
     found = []
     for part in paragraphs:
         line = str(code(" ".join(part.split())))
         line = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", line)
-        line = re.sub(r"\[([^\]]+)\]\(([\w-]+)\.md\)", r'<a href="#\2">\1</a>', line)
+        line = re.sub(r"\[([^\]]+)\]\(([\w-]+)\.md\)", linked, line)
         found.append(f"<p>{line}</p>")
     return Markup("".join(found))
 

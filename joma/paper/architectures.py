@@ -9,7 +9,7 @@ layer which rises most. BERT is the engine's own, with a mask for 15 % of the wo
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -225,27 +225,20 @@ def charts(t: Measured) -> Iterator[Chart]:
     yield points(arms, SPREAD, "mean", id="architectures-uniformity", title=title, **common)
 
 
-LARGE_SIZE = Experiment(
-    id="architectures",
-    title="Attention entropy over architectures",
-    source="Open question 3",
-    question="In which architectures does attention entropy fall and rise again, does it need the residual around "
-    "attention, and does the rise go with how different tokens stay?",
-    presets={"quick": QUICK, "full": ArchitecturesConfig()},
-    compute=compute,
-    claims=(rise_numbers, residual_numbers, uniformity_numbers),
-    charts=charts,
-    seconds={"quick": 15.0, "full": 5400.0},
-    needs=models.needs,
-    in_tasks=True,
+EXPERIMENTS = (
+    Experiment(
+        id="architectures",
+        title="Attention entropy over architectures",
+        source="Open question 3",
+        question="In which architectures does attention entropy fall and rise again, does it need the residual around "
+        "attention, and does the rise go with how different tokens stay?",
+        presets={"quick": QUICK, "small": SMALL, "full": ArchitecturesConfig()},
+        compute=compute,
+        claims=(rise_numbers, residual_numbers, uniformity_numbers),
+        charts=charts,
+        seconds={"quick": 15.0, "small": 600.0, "full": 5400.0},
+        needs=models.needs,
+        in_tasks=True,
+        text_preset="small",
+    ),
 )
-SMALL_SIZE = replace(
-    LARGE_SIZE,
-    id="architectures-small",
-    title="The residual around attention, in a small model",
-    question="Does the later rise need the residual around attention? Asked of models that a CPU can train.",
-    presets={"quick": QUICK, "full": SMALL},
-    claims=(rise_numbers, residual_numbers),
-    seconds={"quick": 15.0, "full": 600.0},
-)
-EXPERIMENTS = (LARGE_SIZE, SMALL_SIZE)

@@ -1,7 +1,8 @@
-"""Kept results and the pages on them: `make results` keeps a full reproduction, `make docs` writes the pages.
+"""Kept results and the pages on them: `make results` keeps those of a reproduction, `make docs` writes the pages.
 
-`results/` holds the small part of a full reproduction: results and tables. Of it are written a page for each experiment
-in `docs/found/`, and all claims and all numbers in `docs/reference/`, so every number in the pages is a kept one.
+`results/` holds the small part of a reproduction, results and tables, of preset `full`, or of `small` where nobody has
+run the full one. Of it are written a page for each experiment in `docs/found/`, and all claims and all numbers in
+`docs/reference/`, so every number in the pages is a kept one.
 """
 
 import re
@@ -17,14 +18,16 @@ from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled, heading, short_answer
-from joma.paper.experiment import MODULES, select
+from joma.paper.experiment import MODULES, experiment, select
 from joma.paper.figures6_8 import PAPER
-from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, charts_of
+from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
 from joma.store.files import write_text
 
 RESULTS, PAGES, REFERENCE, PICTURES = Path("results"), Path("docs/found"), Path("docs/reference"), Path("docs/results")
 SHORT_COMMIT = 8
 """Letters of a commit that are shown."""
+KEPT_PRESETS = ("small", "full")
+"""Presets whose results are kept. One is replaced by the same or a later one of these."""
 SHOWN_DEPTH = 2
 """Depth of the models in the first picture: two layers can be told apart."""
 DATE = 10
@@ -38,23 +41,28 @@ MOST_BYTES = 10_000_000
 
 
 def keep(out: Path, root: Path) -> None:
-    """Copy results and tables of a reproduction into the repository, and write of them."""
-    for name in MODULES:
-        source, target = out / name, root / RESULTS / name
-        if (source / RESULT).exists():
-            shutil.rmtree(target, ignore_errors=True)
-            for path in (source / RESULT, *(source / "tables").glob("*.parquet")):
-                (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target / path.relative_to(source))
+    """Copy finished results and tables of a reproduction into the repository, and write of them.
+
+    A result of preset `small` never replaces a full one.
+    """
+    before = {result.id: KEPT_PRESETS.index(result.preset) for result in kept(root)}
+    for result in kept(out, Path()):
+        source, target = out / result.id, root / RESULTS / result.id
+        if result.preset not in KEPT_PRESETS[before.get(result.id, 0) :] or result.status is not Status.DONE:
+            continue
+        shutil.rmtree(target, ignore_errors=True)
+        for path in (source / RESULT, *(source / "tables").glob("*.parquet")):
+            (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.relative_to(source))
     size = sum(path.stat().st_size for path in (root / RESULTS).rglob("*") if path.is_file())
     if size > MOST_BYTES:
         raise ValueError(f"Kept results must stay below {MOST_BYTES:,} bytes, got {size:,}.")
     write(root)
 
 
-def kept(root: Path) -> list[ExperimentResult]:
+def kept(root: Path, folder: Path = RESULTS) -> list[ExperimentResult]:
     """Read the kept results, in the paper's order."""
-    paths = [root / RESULTS / name / RESULT for name in MODULES]
+    paths = [root / folder / name / RESULT for name in MODULES]
     return [ExperimentResult.model_validate_json(path.read_bytes()) for path in paths if path.exists()]
 
 
@@ -66,7 +74,9 @@ def pages(root: Path) -> dict[Path, str]:
     claims = markdown(
         [
             {name: value for name, value in row.items() if name != "tested by"}  # the first column leads there
-            for row in rows([answer for result in found for answer in result.answers])
+            | {"outcome": f"{row['outcome']} (small)" if result.preset == "small" else row["outcome"]}
+            for result in found
+            for row in rows(result.answers)
         ]
     )
     made = {
@@ -81,6 +91,7 @@ def pages(root: Path) -> dict[Path, str]:
     for result in found:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
+            presets=experiment(result.id).presets,
             title=title(result),
             answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,

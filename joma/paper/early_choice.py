@@ -217,8 +217,6 @@ def charts(t: Measured) -> Iterator[Chart]:
         yield lines(own, "lr", "mean", color="depth", labels=named, **look, **caption(f"early-choice-{id}"))
 
 
-CLAIMS = (entropy_numbers, predictor_numbers)
-ABOUT: dict[str, Any] = {"compute": compute, "claims": CLAIMS, "charts": charts, "needs": needs, "in_tasks": True}
 EXPERIMENTS = (
     Experiment(
         id="early-choice",
@@ -226,17 +224,13 @@ EXPERIMENTS = (
         source="Our question",
         question="Does attention entropy, after a tenth of training, help to choose the learning rate with the lowest "
         "final loss?",
-        presets={"quick": QUICK, "full": EarlyChoiceConfig()},
-        seconds={"quick": 15.0, "full": 1200.0},
-        **ABOUT,
-    ),
-    Experiment(
-        id="early-choice-small",
-        title="Choosing the learning rate early, in small models",
-        source="Our question",
-        question="The same of models with 1,000 words, which a CPU can train.",
-        presets={"quick": QUICK, "full": SMALL},
-        seconds={"quick": 15.0, "full": 500.0},
-        **ABOUT,
+        presets={"quick": QUICK, "small": SMALL, "full": EarlyChoiceConfig()},
+        seconds={"quick": 15.0, "small": 500.0, "full": 1200.0},
+        compute=compute,
+        claims=(entropy_numbers, predictor_numbers),
+        charts=charts,
+        needs=needs,
+        in_tasks=True,
+        text_preset="small",
     ),
 )

@@ -18,8 +18,13 @@ from joma.claims import Claim
 from joma.errors import UnknownNameError, in_any_case
 from joma.store.work import Store, Tables, Task
 
-PRESETS = ("quick", "full")
-"""Sizes of every experiment: seconds or minutes on two CPU cores, and the paper's settings on one GPU."""
+PRESETS = ("quick", "small", "full")
+"""Sizes of an experiment.
+
+- `quick`: seconds or minutes on two CPU cores, to see that it runs.
+- `small`: what one CPU core trains in about an hour, or the part that a GPU trains in ten minutes. Few have it.
+- `full`: the paper's settings, on one GPU.
+"""
 
 MODULES = {
     "figure1": "figure1",
@@ -32,15 +37,11 @@ MODULES = {
     "figure6-wikitext103": "figures6_8",
     "rebound-cause": "rebound_cause",
     "rebound-cause-depth1": "rebound_cause",
-    "rebound-cause-small": "rebound_cause",
     "rebound-answer": "rebound_cause",
     "rebound-parts": "rebound_parts",
     "gradient-rank": "gradient_rank",
-    "gradient-rank-small": "gradient_rank",
     "early-choice": "early_choice",
-    "early-choice-small": "early_choice",
     "real-hierarchies": "real_hierarchies",
-    "real-hierarchies-small": "real_hierarchies",
     "assumption1": "assumption1",
     "figure7": "figure7",
     "figure7-public": "figure7",
@@ -53,11 +54,8 @@ MODULES = {
     "convergence-speeds": "convergence_speeds",
     "width": "width",
     "architectures": "architectures",
-    "architectures-small": "architectures",
     "free-logits": "free_logits",
-    "free-logits-small": "free_logits",
     "scale": "scale",
-    "scale-wikitext2": "scale",
 }
 """Experiments in the paper's order, each with the file of this folder that exports it in `EXPERIMENTS`."""
 
@@ -110,7 +108,7 @@ class Experiment:
     question: str
     """What is asked, in one or two sentences."""
     presets: Mapping[str, Any]
-    """The settings of each preset, a frozen dataclass. No network, clock or device in it."""
+    """The settings of each preset that it has, a frozen dataclass. No network, clock or device in it."""
     compute: Callable[[Any, Any], Measured]
     """Settings and a `Workspace` in, tables out; with `in_tasks` a `Store` instead of a workspace."""
     claims: Sequence[Claim]
@@ -121,6 +119,8 @@ class Experiment:
     """What is missing here to run these settings on this device, in one line; empty when nothing is."""
     in_tasks: bool = False
     """Whether `compute` divides its work into tasks itself; otherwise all of it is one task."""
+    text_preset: str = "full"
+    """The preset that the hand-written texts on its claims speak of."""
     version: int = 1
     """To be counted up when `compute` returns something else for the same settings."""
 
@@ -167,16 +167,18 @@ def gathered(store: Store, tasks: Sequence[Task]) -> Measured:
 
 
 @cache
-def _captions() -> dict[str, dict[str, str]]:
-    text = resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8")
-    return {
-        id: {name: " ".join(words.split()) for name, words in row.items()} for id, row in tomllib.loads(text).items()
-    }
+def _charts() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("joma.paper").joinpath("charts.toml").read_text(encoding="utf-8"))
 
 
-def caption(id: str) -> dict[str, Any]:
+def caption(id: str) -> dict[str, str]:
     """Return the options of `joma.charts` that name a chart: its id, and its title and caption in `charts.toml`."""
-    return {"id": id, **_captions()[id]}
+    return {"id": id} | {name: " ".join(_charts()[id][name].split()) for name in ("title", "caption")}
+
+
+def claims_at(id: str) -> list[str]:
+    """Return the claims that a chart shows by itself, from `charts.toml`."""
+    return _charts().get(id, {}).get("claims", [])
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], column: str) -> pd.DataFrame:

@@ -150,7 +150,7 @@ def _measure(
     with one_thread():
         for step, trained in neox.train(model, corpus, training):
             folder = place / f"checkpoint-{step}"
-            part = files.beside(folder)
+            part = files.hidden_name(folder)
             with quiet_transformers():
                 trained.save_pretrained(part)
             files.write_text(part / "loss.json", json.dumps(neox.validation_loss(trained, model, corpus)))
@@ -166,7 +166,7 @@ def _measure(
             tokenizer=_save_tokenizer(corpus, space.folder / "tokenizer"),
             window=model.window,
             num_windows=num_windows,
-            progress=lambda at: space.progress(0.8 + 0.2 * at.done / max(at.total, 1), f"scanning {at.name}"),
+            progress=lambda name, done, total: space.progress(0.8 + 0.2 * done / max(total, 1), f"scanning {name}"),
         )
     steps, own = model.checkpoints, {"series": name, "seed": model.seed}
     loss = [json.loads((place / f"checkpoint-{step}" / "loss.json").read_text()) for step in steps]

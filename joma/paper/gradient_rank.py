@@ -206,8 +206,6 @@ def charts(t: Measured) -> Iterator[Chart]:
     )  # fmt: skip
 
 
-CLAIMS = (fall_numbers, change_numbers)
-ABOUT: dict[str, Any] = {"compute": compute, "claims": CLAIMS, "charts": charts, "needs": needs, "in_tasks": True}
 EXPERIMENTS = (
     Experiment(
         id="gradient-rank",
@@ -215,17 +213,13 @@ EXPERIMENTS = (
         source="Section 4; Section 4 asked further",
         question="Does the gradient of a language model lose rank while it learns, and does the change of the MLP's "
         "lower matrix first lose rank and then win it back?",
-        presets={"quick": QUICK, "full": GradientRankConfig()},
-        seconds={"quick": 15.0, "full": 900.0},
-        **ABOUT,
-    ),
-    Experiment(
-        id="gradient-rank-small",
-        title="The rank of gradients and of changes, in a small model",
-        source="Section 4; Section 4 asked further",
-        question="The same of a model with 1,000 words, which a CPU can train.",
-        presets={"quick": QUICK, "full": SMALL},
-        seconds={"quick": 15.0, "full": 500.0},
-        **ABOUT,
+        presets={"quick": QUICK, "small": SMALL, "full": GradientRankConfig()},
+        seconds={"quick": 15.0, "small": 500.0, "full": 900.0},
+        compute=compute,
+        claims=(fall_numbers, change_numbers),
+        charts=charts,
+        needs=needs,
+        in_tasks=True,
+        text_preset="small",
     ),
 )

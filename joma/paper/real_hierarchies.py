@@ -229,22 +229,19 @@ def charts(t: Measured) -> Iterator[Chart]:
     yield points(blocks, "height", "mean", color="network", error=("low", "high"), **about)
 
 
-EXPERIMENTS = tuple(
+EXPERIMENTS = (
     Experiment(
-        id=id,
-        title=f"{texts}: which height is learned first",
+        id="real-hierarchies",
+        title="Code, arithmetic and JSON: which height is learned first",
         source=SOURCE,
-        question=f"{asked}Are the lower nodes above tokens learned before the higher ones, and in earlier blocks?",
-        presets={"quick": QUICK, "full": full},
+        question="Are the lower nodes above tokens learned before the higher ones, and in earlier blocks?",
+        presets={"quick": QUICK, "small": SMALL, "full": RealHierarchiesConfig()},
         compute=compute,
         claims=(time_numbers, block_numbers),
         charts=charts,
-        seconds={"quick": 20.0, "full": seconds},
+        seconds={"quick": 20.0, "small": 600.0, "full": 900.0},
         needs=needs,
         in_tasks=True,
-    )
-    for id, texts, asked, full, seconds in (
-        ("real-hierarchies", "Code, arithmetic and JSON", "", RealHierarchiesConfig(), 900.0),
-        ("real-hierarchies-small", "Arithmetic and JSON in a small model", "On a CPU: ", SMALL, 600.0),
-    )
+        text_preset="small",
+    ),
 )

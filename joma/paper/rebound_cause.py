@@ -191,7 +191,7 @@ def answer_numbers(t: Measured) -> Iterator[Number]:
 @claim("rebound-nonlinearity", "The nonlinearity of the MLP", source="Sections 4 and 5, Figure 6")
 def nonlinearity_numbers(t: Measured) -> Iterator[Number]:
     """In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it."""
-    for setting, runs in rises(t).items():
+    for setting, runs in rises(t).items() if LINEAR in t.config.arms else ():
         base, linear = of_arm(runs, BASE), of_arm(runs, LINEAR)
         limits = {"at_most": float(NEEDED * base.mean()), "control": base, "control_name": BASE}
         yield Number.mean("rise with a linear MLP", linear, unit="nats", setting=setting, **limits)
@@ -239,13 +239,14 @@ EXPERIMENTS = (
         source="Open question; slides, positional encoding",
         question="Which ingredient of the model does the later dip and rise of the attention entropy need, and which "
         "is enough?",
-        presets={"quick": QUICK, "full": ReboundCauseConfig()},
+        presets={"quick": QUICK, "small": SMALL, "full": ReboundCauseConfig()},
         compute=compute,
         claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
         charts=charts,
-        seconds={"quick": 20.0, "full": 3600.0},
+        seconds={"quick": 20.0, "small": 3600.0, "full": 3600.0},
         needs=needs,
         in_tasks=True,
+        text_preset="small",
     ),
     Experiment(
         id="rebound-cause-depth1",
@@ -262,31 +263,18 @@ EXPERIMENTS = (
         in_tasks=True,
     ),
     Experiment(
-        id="rebound-cause-small",
-        title="Positions and the rebound in a small model",
-        source="Open question; slides, positional encoding",
-        question="Do the later dip and rise of the attention entropy need a vector common to all positions? Asked of a "
-        "model with 2,000 words, which a CPU can train.",
-        presets={"quick": QUICK, "full": SMALL},
-        compute=compute,
-        claims=(position_numbers, ladder_numbers),
-        charts=partial(charts, name="rebound-cause-small"),
-        seconds={"quick": 20.0, "full": 3600.0},
-        needs=needs,
-        in_tasks=True,
-    ),
-    Experiment(
         id="rebound-answer",
         title="The cause of the rebound, on fresh seeds",
         source="Open question",
         question="Is the vector that all positions share needed and enough for the later dip and rise of the attention "
         "entropy, on seeds that were not used to find it?",
-        presets={"quick": replace(QUICK, arms=FRESH.arms), "full": FRESH},
+        presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH},
         compute=compute,
         claims=(answer_numbers,),
         charts=partial(charts, name="rebound-answer"),
-        seconds={"quick": 15.0, "full": 4200.0},
+        seconds={"quick": 15.0, "small": 4200.0},
         needs=needs,
         in_tasks=True,
+        text_preset="small",
     ),
 )

@@ -32,17 +32,14 @@ from joma.engine.snapshots import CHECKPOINTS, load_snapshot
 from joma.engine.sources import source_of, with_vocabulary
 from joma.measure.entropy import logits_entropy
 from joma.models.batch import LayerReading, Parameters
-from joma.models.decoder import EMBEDDING, POSITIONS, Decoder
+from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
-from joma.models.functional import entrance
+from joma.models.logit_parts import COMMON, MEAN_POSITION, MEAN_TOKEN, POSITION, TOKEN, mean_rows, query_key_parts
 from joma.paper import rebound_cause
 from joma.paper.experiment import Experiment, Measured, over_seeds, select
 from joma.paper.figures6_8 import EMBEDDED, ENTROPY, PAPER, VISIBLE, WIKITEXT2, measured, needs, one_task
 from joma.store import Store, Task, Workspace
 
-TOKEN, POSITION, MEAN_TOKEN, MEAN_POSITION, BIAS = "token", "position", "mean token", "mean position", "bias"
-COMMON = (MEAN_TOKEN, MEAN_POSITION, BIAS)
-"""Parts that all tokens and positions share: on the side of the keys they drop out of the softmax."""
 UNCENTRED = {"uncentred token": (TOKEN, MEAN_TOKEN), "uncentred position": (POSITION, MEAN_POSITION)}
 QUERIES = {name: (name,) for name in (TOKEN, POSITION, *COMMON)} | {"common": COMMON} | UNCENTRED
 TERMS = {f"{query} × {key}": [(part, key) for part in of] for query, of in QUERIES.items() for key in (TOKEN, POSITION)}
@@ -56,9 +53,8 @@ ENOUGH = 2 / 3
 """A term carries the rise if alone it rises by at least this share of the rise of all terms."""
 NAMED = 0.7
 """Weights or states carry the rise if at least this share of it is due to them in both orders."""
-SETTINGS: dict[str, Any] = {"vocabulary_cap": 2000, "batch": 10, "steps": 7000, "epochs": None, "precision": "fp32"}
-SETTINGS |= {"measure_every": 100, "measure_spacing": "early", "valid_windows": 10, "checkpoint_every": 250}
 ZERO = torch.zeros(())
+FULL_SIZE = rebound_cause.ReboundCauseConfig()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,15 +62,20 @@ class ReboundPartsConfig:
     """Runs of depth 1, whose last checkpoint is the end; a change of less than `least` nats has no shares."""
 
     text: str = WIKITEXT2
-    settings: Mapping[str, Any] = field(default_factory=lambda: SETTINGS)
-    rate: float = 3e-4
+    settings: Mapping[str, Any] = field(default_factory=lambda: {**FULL_SIZE.settings, "checkpoint_every": 500})
+    rate: float = FULL_SIZE.rate
     seeds: tuple[int, ...] = (131, 132, 133, 134)
     least: float = VISIBLE
-    needs_gpu: bool = False
+    needs_gpu: bool = True
 
 
-QUICK_SETTINGS = {**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10}
-QUICK = ReboundPartsConfig(text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, settings=QUICK_SETTINGS)
+SMALL = ReboundPartsConfig(
+    rate=rebound_cause.SMALL.rate, settings={**rebound_cause.SMALL.settings, "checkpoint_every": 250}, needs_gpu=False
+)
+QUICK = ReboundPartsConfig(
+    text=EMBEDDED, rate=3e-3, seeds=(1, 2), least=1e-3, needs_gpu=False,
+    settings={**rebound_cause.QUICK.settings, "steps": 300, "checkpoint_every": 10},
+)  # fmt: skip
 
 
 def split(
@@ -88,16 +89,9 @@ def split(
         weights: Parameters whose queries and keys are applied.
         tokens: Windows, over which means are taken too.
     """
-    rows = config.embedding_scale * states[EMBEDDING][0][tokens]
-    places = entrance(config, rows.new_zeros(1, 1, *rows.shape[1:]), states.get(POSITIONS), None)[0]
-    mean_token, mean_place = rows.mean(dim=(0, 1), keepdim=True), places.mean(dim=1, keepdim=True)
-    parts = {TOKEN: rows - mean_token, POSITION: places - mean_place, MEAN_TOKEN: mean_token, MEAN_POSITION: mean_place}
-    matrices, biases = (weights[f"blocks.0.attention.qkv.{name}"][0].chunk(3) for name in ("weight", "bias"))
-    sides = []
-    for matrix, bias in zip(matrices[:2], biases[:2], strict=True):
-        side = {part: x @ matrix.T for part, x in parts.items()} | {BIAS: bias[None, None]}
-        sides.append({part: x.unflatten(-1, (config.heads, -1)).transpose(1, 2) for part, x in side.items()})
-    (q, k), scale = sides, config.attention_scale * config.head_width**-0.5
+    windows = tokens[None]
+    sides = query_key_parts(config, states, weights, windows, mean_rows(states, [windows]))
+    (q, k), scale = ({part: x[0] for part, x in side.items()} for side in sides), config.head_width**-0.5
     kept = {(part, key): scale * q[part] @ k[key].mT for part in q for key in (TOKEN, POSITION)}
     return kept, scale * sum(q.values(), ZERO) @ sum((k[part] for part in COMMON), ZERO).mT
 
@@ -239,12 +233,13 @@ EXPERIMENTS = (
         title="Parts of the logits, and transplants from dip to end",
         source="Open question; Theorem 1",
         question="Which part of the logits carries the rise of the attention entropy, and is it weights or states?",
-        presets={"quick": QUICK, "full": ReboundPartsConfig()},
+        presets={"quick": QUICK, "small": SMALL, "full": ReboundPartsConfig()},
         compute=compute,
         claims=(token_numbers, WEIGHT_CLAIM, STATE_CLAIM, term_numbers),
         charts=charts,
-        seconds={"quick": 15.0, "full": 900.0},
+        seconds={"quick": 15.0, "small": 900.0},
         needs=needs,
         in_tasks=True,
+        text_preset="small",
     ),
 )

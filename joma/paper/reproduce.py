@@ -44,7 +44,7 @@ class Status(StrEnum):
     UNFINISHED = "unfinished"
     """Some tasks are left. The same command goes on with them."""
     NOT_RUN = "not run"
-    """Something that it needs is missing here."""
+    """Something that it needs is missing here, or it has no such preset."""
     FAILED = "failed"
 
 
@@ -86,6 +86,11 @@ class ExperimentResult(BaseModel):
     def sound(self) -> bool:
         """Whether nothing of our own went wrong. A refuted claim is sound."""
         return self.status is not Status.FAILED and all(answer.sound for answer in self.answers)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether the hand-written texts on its claims speak of this preset."""
+        return self.id in MODULES and experiment(self.id).text_preset == self.preset
 
 
 class Reproduction(BaseModel):
@@ -130,7 +135,8 @@ def reproduce(
 
     Args:
         ids: Experiments by id, one or several; all when None. `joma reproduce --list` shows them.
-        preset: `quick` for minutes on two CPU cores, `full` for the paper's settings on one GPU.
+        preset: `quick` for minutes on two CPU cores, `small` for an hour on one, `full` for the paper's settings on one
+            GPU. An experiment that does not have the preset is not run.
         out: Folder for everything; what it holds already is not computed again.
         device: `cpu`, `cuda` or one GPU, `cuda:0`; the GPU if there is one when None.
         minutes: Start only what fits this time. The same call goes on with the rest.
@@ -165,7 +171,7 @@ def available(ids: Sequence[str], *, device: str | None = None) -> list[dict[str
         made = experiment(name)
         rows.append({"experiment": name, "title": made.title, "source": made.source})
         for preset in PRESETS:
-            missing = made.needs(made.presets[preset], there)
+            missing = made.needs(made.presets[preset], there) if preset in made.presets else "–"
             seconds = made.seconds.get(preset)
             rows[-1][preset] = missing or (f"about {seconds:,.0f} s" if seconds else "runs here")
     return rows
@@ -204,11 +210,14 @@ def plain(config: Any) -> dict[str, Any]:
 
 def _run(name: str, preset: str, folder: Path, device: str, minutes: float | None, tell: Progress) -> ExperimentResult:
     """Return the result of one experiment, written to its folder; an exception becomes a failed result."""
-    (folder / "error.txt").unlink(missing_ok=True)
     made = experiment(name)
-    config = made.presets[preset]
     about = {field: getattr(made, field) for field in ("title", "source", "question")}
-    base = ExperimentResult(id=name, **about, preset=preset, config=plain(config), status=Status.NOT_RUN)
+    base = ExperimentResult(id=name, **about, preset=preset, config={}, status=Status.NOT_RUN)
+    if preset not in made.presets:  # what another preset left in the folder stays
+        return base.model_copy(update={"reason": f"It has no preset {preset}. Take {' or '.join(made.presets)}."})
+    (folder / "error.txt").unlink(missing_ok=True)
+    config = made.presets[preset]
+    base = base.model_copy(update={"config": plain(config)})
     missing = made.needs(config, device)
     # All experiments share a store, since some need the same trainings. Where something is missing it only reads.
     limit = 0.0 if missing else minutes
@@ -284,14 +293,13 @@ def publish(folder: Path, result: ExperimentResult, tables: Measured | None, cha
 
 
 def _save(out: Path, preset: str, found: Sequence[ExperimentResult]) -> None:
-    """Write the summary, with earlier results of other experiments in the folder."""
-    known: dict[str, ExperimentResult] = {}
+    """Write the summary, with earlier results in the folder."""
+    known = {each.id: each for each in found}
     for path in out.glob(f"*/{RESULT}"):
         try:
             known[path.parent.name] = ExperimentResult.model_validate_json(path.read_bytes())
         except ValidationError:  # a damaged result of another experiment does not stop this one
             continue
-    known |= {each.id: each for each in found}
     ordered = tuple(known[name] for name in MODULES if name in known)
     summary = Reproduction(preset=preset, experiments=ordered)
     write_text(out / FILE_NAME, summary.model_dump_json(indent=1, exclude={"folder"}) + "\n")

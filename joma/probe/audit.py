@@ -89,7 +89,7 @@ MESSAGES = {
     Fault.DAMAGED: "{name} has entries far beyond those of its neighbours in {tensors}.",
     Fault.SCALED: "{name} has the weights of its neighbours times a factor in {tensors}.",
     Fault.TRANSPOSED: "{name} has the transpose of its neighbours' weights in {tensors}.",
-    Fault.JUMP: "{name} leaves the path of its neighbours in {tensors}.",
+    Fault.JUMP: "{name} has weights that do not fit between its neighbours in {tensors}.",
 }
 
 
@@ -372,7 +372,7 @@ def _is_stranger(
 
 def _gaps(steps: Sequence[int]) -> Iterator[Finding]:
     for before, after, missing in missing_steps(steps):
-        message = f"Between steps {before} and {after} the grid has {some(list(map(str, missing)))}."
+        message = f"Missing between steps {before} and {after}: {some(list(map(str, missing)))}."
         evidence = {"before": before, "after": after, "missing": missing}
         yield Finding(Fault.GAP, missing[0], message, evidence=evidence)
 
@@ -507,7 +507,7 @@ def _misplaced(
 
 
 MISPLACED = {
-    "rival": "The weights under step {me} or those under step {rival} are out of place: distances do not show which.",
+    "rival": "The weights under step {me} or under step {rival} are out of place. Their distances do not show which.",
     "stranger": "The weights under step {me} are not of this series: they are far from their neighbours.",
     "nearest": "The weights under step {me} belong to step {nearest}.",
 }

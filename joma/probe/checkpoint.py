@@ -16,7 +16,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from joma.formatting import counted
 from joma.probe.findings import Fault, Flaw, first_sentence, some
+from joma.probe.fingerprint import TensorPrint
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -69,46 +69,23 @@ DTYPES = {
 """Names of PyTorch for the types of safetensors."""
 
 
-class TensorInfo(NamedTuple):
-    """What a tensor is, without its content."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class WeightFile(NamedTuple):
-    """One file of a checkpoint, open for reading: what is in it, and a function that reads one tensor."""
-
-    tensors: Mapping[str, TensorInfo]
-    read: Callable[[str], Tensor]
-    counters: Mapping[str, float] = {}  # step, epoch and the like that the file holds
-    check: Callable[[], list[Flaw]] = list
-    """Compares all bytes with the checksums in the file, and returns what differs."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """A checkpoint open for reading."""
+    """A checkpoint open for reading, or one file of it."""
 
-    tensors: Mapping[str, TensorInfo]
+    tensors: Mapping[str, TensorPrint]  # shapes and types; their content was not looked at
+    read: Callable[[str], Tensor]
+    """Returns one tensor by its name."""
+    check: Callable[[], list[Flaw]] = list
+    """Reads all bytes, compares them with the checksums in the files, and returns what differs."""
+    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds
     flaws: tuple[Flaw, ...] = ()  # what is wrong with it, though the rest can be read
     digests: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of its files, where they are known without reading them, as on the hub."""
     folder: Path | None = None  # where its files lie on this machine, if they are a folder with a configuration
     is_local: bool = True  # whether looking at a few bytes of a tensor is cheap
     notes: tuple[str, ...] = ()  # remarks on how it was opened
-    owners: Mapping[str, WeightFile] = field(default_factory=dict)  # the file of each tensor
-    counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that the checkpoint holds
     prefix: str = ""  # what wrappers put before every name; the names here are without it
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor."""
-        return self.owners[name].read(self.prefix + name)
-
-    def check(self) -> list[Flaw]:
-        """Read all files to the end and return where bytes and checksums differ."""
-        files = {id(file): file for file in self.owners.values()}
-        return [flaw for file in files.values() for flaw in file.check()]
 
 
 class FileSet(NamedTuple):
@@ -119,24 +96,12 @@ class FileSet(NamedTuple):
     expected: frozenset[str] = frozenset()  # tensors that the index names
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalFiles:
-    """A checkpoint on this machine: a file, or a folder of files."""
-
-    path: Path
-
-    def identity(self) -> str:
-        """Return what changes when the checkpoint does: names, sizes and dates of its weights and configuration."""
-        paths = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
-        files = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
-        seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return blake2b(repr((self.path.name, seen)).encode(), digest_size=16).hexdigest()
-
-    @contextmanager
-    def open(self, *, whole: bool, downloads: Path, keep: bool) -> Iterator[Weights]:
-        """Open the files as they lie; there is nothing to download."""
-        del whole, downloads, keep
-        yield open_local(self.path)
+def identity_of(checkpoint: Path) -> str:
+    """Return what changes when a checkpoint does: names, sizes and dates of its weights and configuration."""
+    paths = sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint]
+    files = [path for path in paths if path.is_file() and (is_weight_file(path.name) or path.suffix == ".json")]
+    seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return blake2b(repr((checkpoint.name, seen)).encode(), digest_size=16).hexdigest()
 
 
 def choose_files(names: Collection[str], read_text: Callable[[str], str], *, loose: bool = True) -> FileSet | None:
@@ -186,14 +151,14 @@ def open_local(path: Path) -> Weights:
     return replace(weights, counters={**weights.counters, **counters_in(state)})
 
 
-def gather(openers: Iterable[Callable[[], WeightFile]], chosen: FileSet | None = None, **about: Any) -> Weights:
+def gather(openers: Iterable[Callable[[], Weights]], chosen: FileSet | None = None, **about: Any) -> Weights:
     """Open files and put them together; what cannot be opened is a flaw, and if nothing can, the flaw is raised."""
     present, missing, expected = chosen or FileSet()
     flaws: list[Flaw] = []
     if missing:
         message = f"Missing {len(missing)} of {len(present) + len(missing)} shards: {some(missing)}."
         flaws.append(Flaw(Fault.MISSING_FILE, message, file=missing[0], present=list(present)))
-    files: list[WeightFile] = []
+    files: list[Weights] = []
     for opener in openers:
         try:
             files.append(opener())
@@ -215,7 +180,8 @@ def gather(openers: Iterable[Callable[[], WeightFile]], chosen: FileSet | None =
         prefix += wrapper
     return Weights(
         tensors={name.removeprefix(prefix): file.tensors[name] for name, file in owners.items()},
-        owners={name.removeprefix(prefix): file for name, file in owners.items()},
+        read=lambda name: owners[prefix + name].read(prefix + name),
+        check=lambda: [flaw for file in files for flaw in file.check()],
         flaws=tuple(flaws),
         counters={key: value for file in files for key, value in file.counters.items()},
         prefix=prefix,
@@ -227,7 +193,7 @@ def _flaw(path: Path, kind: Fault, what: str, **evidence: Any) -> Flaw:
     return Flaw(kind, f"{path.name} {what}", file=path.name, **evidence)
 
 
-def open_file(path: Path) -> WeightFile:
+def open_file(path: Path) -> Weights:
     """Open one file of weights; raises `Flaw` when it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -248,7 +214,7 @@ def open_file(path: Path) -> WeightFile:
     return _open_pickle(path, is_zip=is_zip)
 
 
-def _open_safetensors(path: Path) -> WeightFile:
+def _open_safetensors(path: Path) -> Weights:
     try:
         file = safe_open(path, framework="pt")  # maps it; the library checks that its header fits the file
     except SafetensorError as error:
@@ -257,11 +223,14 @@ def _open_safetensors(path: Path) -> WeightFile:
             read_header(path.name, size, lambda start, stop: broken.read(stop - start))  # from the start on
         raise _flaw(path, Fault.UNREADABLE, f"cannot be read: {first_sentence(error)}.", bytes=size) from None
     slices = {name: file.get_slice(name) for name in file.keys()}
-    tensors = {name: TensorInfo(tuple(each.get_shape()), dtype_name(each.get_dtype())) for name, each in slices.items()}
-    return WeightFile(tensors, file.get_tensor, counters_in(file.metadata()))
+    tensors = {
+        name: TensorPrint(shape=tuple(each.get_shape()), dtype=dtype_name(each.get_dtype()))
+        for name, each in slices.items()
+    }
+    return Weights(tensors=tensors, read=file.get_tensor, counters=counters_in(file.metadata()))
 
 
-def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
+def _open_pickle(path: Path, *, is_zip: bool) -> Weights:
     """Load a file of `torch.save` with `weights_only`, mapped where its format allows."""
     entries = _check_archive(path) if is_zip else []
     saved = _load_pickle(path, is_zip=is_zip)
@@ -276,7 +245,10 @@ def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
     if size > limit or any(tensor.untyped_storage().nbytes() > limit for tensor in dense):
         what = f"was not read: its tensors have {size} bytes, and the file {path.stat().st_size}."
         raise _flaw(path, Fault.UNSAFE, what)
-    tensors = {n: TensorInfo(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in state.items()}
+    tensors = {
+        name: TensorPrint(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in state.items()
+    }
 
     def check() -> list[Flaw]:
         found = {entry.filename: (entry.file_size, _crc(path, entry)) for entry in entries}
@@ -294,7 +266,7 @@ def _open_pickle(path: Path, *, is_zip: bool) -> WeightFile:
         message = f"{counted(len(sites), 'tensor')} of {path.name} with a wrong checksum: {some(sites or failing)}."
         return [Flaw(Fault.DAMAGED, message, sites=tuple(sites), file=path.name, entries=failing)]
 
-    return WeightFile(tensors, state.__getitem__, counters_in(saved), check)
+    return Weights(tensors=tensors, read=state.__getitem__, check=check, counters=counters_in(saved))
 
 
 def _check_archive(path: Path) -> list[zipfile.ZipInfo]:

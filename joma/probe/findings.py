@@ -1,7 +1,7 @@
 """What is wrong with a series of checkpoints: each finding by its kind, with its evidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -44,15 +44,6 @@ class Finding:
     message: str
     sites: tuple[str, ...] = ()  # tensors it is about; empty when it is about the checkpoint
     evidence: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain types, for JSON."""
-        return asdict(self) | {"kind": self.kind.value, "sites": list(self.sites), "evidence": dict(self.evidence)}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Finding":
-        """Take back what `as_dict` gave."""
-        return cls(**{**record, "kind": Fault(record["kind"]), "sites": tuple(record["sites"])})
 
 
 class Flaw(Exception):

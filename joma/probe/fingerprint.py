@@ -13,14 +13,16 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, TypeAdapter
 from torch import Tensor
 
 from joma.probe.findings import Finding
@@ -32,10 +34,19 @@ _CHUNK = 2**16  # entries that are looked at together, while they are in the cac
 _SMALLEST_SQUARE = 16
 
 
+def _array(text: str) -> Float[np.ndarray, " k"]:
+    return np.frombuffer(base64.b64decode(text), "<f8")
+
+
+_TEXT = PlainSerializer(lambda array: base64.b64encode(array.astype("<f8").tobytes()).decode("ascii"))
+_AS_WRITTEN = ConfigDict(extra="forbid")  # what another version wrote is made again
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorPrint:
     """What is kept of one tensor."""
 
+    __pydantic_config__ = _AS_WRITTEN
     shape: tuple[int, ...]
     dtype: str
     digest: str = ""  # checksum of all bytes with the extremes; empty for a tensor that was not looked at
@@ -46,8 +57,12 @@ class TensorPrint:
     num_inf: int = 0
     uniform: bool = False
     """Whether all entries are equal, as in a bias that has not moved yet: it does not distinguish checkpoints."""
-    sketch: Float[np.ndarray, " k"] = field(default_factory=lambda: np.zeros(0, np.float64), compare=False)
-    entries: Float[np.ndarray, "2 k"] = field(default_factory=lambda: np.zeros((2, 0), np.float64), compare=False)
+    sketch: Annotated[Float[np.ndarray, " k"], PlainValidator(_array), _TEXT] = field(
+        default_factory=lambda: np.zeros(0, np.float64), compare=False
+    )
+    entries: Annotated[Float[np.ndarray, "2 k"], PlainValidator(lambda text: _array(text).reshape(2, -1)), _TEXT] = (
+        field(default_factory=lambda: np.zeros((2, 0), np.float64), compare=False)
+    )
     """Of a square matrix some entries, and those opposite to them."""
 
     @property
@@ -60,6 +75,7 @@ class TensorPrint:
 class Fingerprint:
     """What is kept of one checkpoint."""
 
+    __pydantic_config__ = _AS_WRITTEN
     step: int
     name: str
     identity: str  # changes when the checkpoint does
@@ -72,6 +88,9 @@ class Fingerprint:
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # tensors from which each site was measured
     unseen: Mapping[str, str] = field(default_factory=dict)  # sites that could not be measured, with the reason
     findings: tuple[Finding, ...] = ()  # what is wrong with it by itself
+
+
+_JSON = TypeAdapter(Fingerprint)
 
 
 def tensor_print(tensor: Tensor) -> TensorPrint:
@@ -166,11 +185,7 @@ def _renamed(name: str, prefix: str, sign: str) -> str:
 
 def save(folder: Path, fingerprint: Fingerprint) -> None:
     """Keep a fingerprint in the folder of a run, completely or not at all."""
-    record = asdict(fingerprint)
-    for each in record["tensors"].values():
-        for name in ("sketch", "entries"):
-            each[name] = base64.b64encode(each[name].astype("<f8").tobytes()).decode("ascii")
-    record["findings"] = [finding.as_dict() for finding in fingerprint.findings]
+    record = _JSON.dump_python(fingerprint, mode="json")
     write_text(folder / FOLDER / f"{fingerprint.step}.json", json.dumps(record) + "\n")
 
 
@@ -184,17 +199,6 @@ def load(folder: Path) -> dict[int, Fingerprint]:
 def load_step(folder: Path, step: int) -> Fingerprint | None:
     """Return the fingerprint of one step, if there is one that can be read."""
     try:
-        record = json.loads((folder / FOLDER / f"{step}.json").read_text(encoding="utf-8"))
-        for each in record["tensors"].values():
-            sketch, entries = (np.frombuffer(base64.b64decode(each[name]), "<f8") for name in ("sketch", "entries"))
-            each.update(shape=tuple(each["shape"]), sketch=sketch, entries=entries.reshape(2, -1))
-        return Fingerprint(
-            **{
-                **record,
-                "tensors": {name: TensorPrint(**each) for name, each in record["tensors"].items()},
-                "sources": {site: tuple(names) for site, names in record["sources"].items()},
-                "findings": tuple(map(Finding.from_dict, record["findings"])),
-            }
-        )
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return _JSON.validate_json((folder / FOLDER / f"{step}.json").read_bytes())
+    except (FileNotFoundError, ValueError):
         return None

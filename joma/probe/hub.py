@@ -19,8 +19,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from joma.probe import checkpoint
-from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, TensorInfo, WeightFile, Weights, dtype_name, read_header
+from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, Weights, dtype_name, read_header
 from joma.probe.findings import Fault, Flaw, some
+from joma.probe.fingerprint import TensorPrint
 
 SECONDS = 30.0  # how long the hub may be silent before a request is made again
 _EXPIRED = (401, 403)
@@ -106,7 +107,7 @@ class HubRevision:
         return response.text
 
 
-def _open_remote(revision: HubRevision, name: str, size: int) -> WeightFile:
+def _open_remote(revision: HubRevision, name: str, size: int) -> Weights:
     """Read the header of a safetensors file on the hub; its tensors are fetched one by one."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
@@ -151,8 +152,10 @@ def _open_remote(revision: HubRevision, name: str, size: int) -> WeightFile:
         # a file of this one tensor, so that the library decodes its type
         return load(len(header).to_bytes(HEADER_PREFIX, "little") + header + content)[tensor]
 
-    tensors = {key: TensorInfo(tuple(each["shape"]), dtype_name(each["dtype"])) for key, each in entries.items()}
-    return WeightFile(tensors, read)
+    tensors = {
+        key: TensorPrint(shape=tuple(each["shape"]), dtype=dtype_name(each["dtype"])) for key, each in entries.items()
+    }
+    return Weights(tensors=tensors, read=read)
 
 
 def list_revisions(repository: str, pattern: str) -> list[HubRevision]:

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from joma.measure.rank import qk_cores, spectral_norm, stable_rank, why_undefined
-from joma.probe.checkpoint import LocalFiles, Weights
+from joma.measure.rank import stable_rank, why_undefined
+from joma.probe.checkpoint import Weights, open_local
 from joma.probe.findings import Flaw
 from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
-from joma.probe.measurement import ALL_HEADS, Row
+from joma.probe.measurement import Readings, Row
+from joma.probe.measures import Flagged, Reading, query_key_norms, take_query_key
 from joma.probe.series import Checkpoint
 from joma.probe.structure import Hints, QueryKey, Unseen, head_count, lower_matrices, query_keys, without_quantised
 from joma.probe.text import measure_text, windows_key
@@ -62,12 +63,15 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
     A checkpoint that is broken gives findings; one that cannot be reached gives an error.
     """
     started = perf_counter()
-    checkpoint = task.checkpoint
+    checkpoint, files = task.checkpoint, task.checkpoint.files
     blank = Fingerprint(step=checkpoint.step, name=checkpoint.name, identity="")
     try:
-        blank = replace(blank, identity=checkpoint.files.identity(), measured=task.settings())
-        with checkpoint.files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
-            inspection = _inspected(task, weights, blank)
+        blank = replace(blank, identity=checkpoint.identity(), measured=task.settings())
+        if isinstance(files, Path):
+            inspection = _inspected(task, open_local(files), blank)
+        else:
+            with files.open(whole=task.windows is not None, downloads=task.downloads, keep=task.keep) as weights:
+                inspection = _inspected(task, weights, blank)
     except Flaw as flaw:
         inspection = Inspection(replace(blank, findings=(flaw.at(checkpoint.step),)))
     except Exception as error:  # an unforeseen checkpoint must not end the scan of the others
@@ -78,7 +82,7 @@ def inspect_checkpoint(task: InspectionTask) -> Inspection:
 
 
 def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> Inspection:  # noqa: C901 (in a row)
-    rows: list[Row] = []
+    readings = Readings()
     unseen: list[Unseen] = []
     findings = [flaw.at(blank.step) for flaw in [*weights.flaws, *weights.check()]]
     prints: dict[str, TensorPrint] = {}
@@ -99,42 +103,48 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
         for ref in refs:
             sources[ref.site] = ref.tensors
-            rows += _ranks(ref.site, ref.layer, ref.take(read))
-        if refs and isinstance(task.checkpoint.files, LocalFiles):  # of the hub as little as possible is fetched
+            readings.add(ref.site, "mlp", ref.layer, _ranks(ref.take(read)), {})
+        if refs and isinstance(task.checkpoint.files, Path):  # of the hub as little as possible is fetched
             pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
             unseen += not_paired
             for pair in pairs:
-                products = _products(pair, read)
-                if products:
-                    rows += products
+                if norms := _query_key_norms(pair, read):
+                    readings.add(pair.site, "attention", pair.query.layer, norms, {})
                     sources[pair.site] = tuple(dict.fromkeys((*pair.query.tensors, *pair.key.tensors)))
+    rows = list(readings.rows(heads=False))
     if task.windows is not None and not weights.flaws:
         try:
             of_text, not_seen = measure_text(weights.folder, task.windows, heads=task.per_head)
             rows, unseen = rows + of_text, unseen + not_seen
         except Flaw as flaw:
             findings.append(flaw.at(blank.step))
-    for name, info in weights.tensors.items():
+    for name, unread in weights.tensors.items():
         if name not in prints:
-            unread = TensorPrint(shape=info.shape, dtype=info.dtype)
             prints[name] = tensor_print(weights.read(name)) if weights.is_local else unread
-    reasons = {each.site: each.reason for each in unseen}
-    about = replace(blank, tensors=prints, sources=sources, unseen=reasons, findings=tuple(findings))
-    about = replace(about, files=dict(weights.digests), counters=weights.counters, prefix=weights.prefix)
+    about = replace(
+        blank,
+        tensors=prints,
+        files=weights.digests,
+        counters=weights.counters,
+        prefix=weights.prefix,
+        sources=sources,
+        unseen={each.site: each.reason for each in unseen},
+        findings=tuple(findings),
+    )
     return Inspection(about, tuple(rows), weights.notes)
 
 
-def _ranks(site: str, layer: int, weight: Tensor) -> list[Row]:
+def _ranks(weight: Tensor) -> dict[str, Flagged]:
     is_coarse = weight.element_size() == 1
     dtype = str(weight.dtype).removeprefix("torch.")
     weight = weight.float() if is_coarse else weight
     rank = float(stable_rank(weight))
     frobenius = float(torch.linalg.vector_norm(weight, dtype=torch.float64))
     spectral = frobenius / rank**0.5 if frobenius else 0.0
-    values = {"stable_rank": rank, "spectral_norm": spectral, "frobenius_norm": frobenius}
     flag = f"approximate: stored as {dtype}, without scales" if is_coarse else ""
     flag = why_undefined(weight) if rank != rank else flag  # noqa: PLR0124 (NaN)
-    return [Row(site, "mlp", layer, ALL_HEADS, metric, value, flag) for metric, value in values.items()]
+    values = {"stable_rank": rank, "spectral_norm": spectral, "frobenius_norm": frobenius}
+    return {metric: Flagged(value, flag) for metric, value in values.items()}
 
 
 def _heads(folder: Path | None) -> Hints:
@@ -150,15 +160,12 @@ def _heads(folder: Path | None) -> Hints:
     return Hints(heads={"": (num_heads, num_key_heads)})
 
 
-def _products(pair: QueryKey, read: Callable[[str], Tensor]) -> list[Row]:
+def _query_key_norms(pair: QueryKey, read: Callable[[str], Tensor]) -> dict[str, Reading]:
     """Measure the product of query and key weights: of each head if their number is known, else of all together."""
-    query, key = pair.query.take(read), pair.key.take(read)
-    num_heads, num_key_heads = pair.num_heads or 1, pair.num_key_heads or 1
+    taken = take_query_key(pair, read)
+    query, key, num_heads, num_key_heads = taken.query, taken.key, taken.num_heads, taken.num_key_heads
     fits = num_heads % num_key_heads == 0 and query.shape[0] * num_key_heads == key.shape[0] * num_heads
     if not query.is_floating_point() or not fits or query.shape[1] != key.shape[1]:
-        return []
+        return {}
     query, key = (weight.float() if weight.element_size() == 1 else weight for weight in (query, key))
-    cores = qk_cores(query, key, num_heads, num_key_heads)
-    values = {"qk_stable_rank": stable_rank(cores).nanmean(), "qk_spectral_norm": spectral_norm(cores).max()}
-    layer = pair.query.layer
-    return [Row(pair.site, "attention", layer, ALL_HEADS, metric, float(each), "") for metric, each in values.items()]
+    return query_key_norms(replace(taken, query=query, key=key))

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall, CallSource
-from joma.probe.measures import Flagged, Function, Functions, Measure, On, Reading, first_sequence
+from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -50,17 +51,18 @@ class Row(NamedTuple):
 class Measurement:
     """Gathers what one measurement finds; nothing that goes wrong inside of a measure leaves it."""
 
-    def __init__(self, model: ProbedModel, measures: Functions, earlier: Sites | None = None) -> None:
+    def __init__(self, model: ProbedModel, measures: Sequence[Measure], earlier: Sites | None = None) -> None:
         self.readings = Readings()
         self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: set[tuple[str, CallSource]] = set()
-        self._model, self._measures = model, measures
+        self._model = model
+        self._measures = {on: [each for each in measures if each.on is on] for on in On}
         self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
         self._devices = model.devices
         self._has_gradients = False
-        self.stopwatch = _Stopwatch(self._devices[0])  # runs inside of the training's own step
+        self._timed: list[tuple[float, list[torch.cuda.Event]]] = []  # what ran inside of the training's own step
 
     @property
     def sites(self) -> Sites | None:
@@ -72,7 +74,7 @@ class Measurement:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
-            with self.stopwatch.running():
+            with self._timing():
                 self._on_call(call)
 
         def on_unseen(unseen: Unseen) -> None:
@@ -88,6 +90,32 @@ class Measurement:
             self._model.forward(batch)
 
     def gradients(self) -> None:
+        """Measure the gradients of the lower matrices in the middle of a step."""
+        with self._timing():
+            self._measure_gradients()
+
+    def seconds(self) -> float:
+        """Return the time that was spent in the middle of the step, of each block the longer of CPU and GPU."""
+        for _, events in self._timed:
+            for event in events[1:]:
+                event.synchronize()
+        return sum(max(cpu, events[0].elapsed_time(events[1]) / 1e3 if events else 0.0) for cpu, events in self._timed)
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        """Note how long a block takes; a GPU is waited for only when that is read."""
+        begun, device = time.perf_counter(), self._devices[0]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
+        if events:
+            events[0].record(torch.cuda.current_stream(device))
+        try:
+            yield
+        finally:
+            if events:
+                events[1].record(torch.cuda.current_stream(device))
+            self._timed.append((time.perf_counter() - begun, events))
+
+    def _measure_gradients(self) -> None:
         """Measure the gradients of the lower matrices, once; say so where they are cleared."""
         if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather():
             return
@@ -101,7 +129,7 @@ class Measurement:
 
     def weights(self) -> None:
         """Measure gradients, matrices and the model itself."""
-        self.gradients()
+        self._measure_gradients()
         for on, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
             if self._measures[on] and self._can_gather():
                 for subjects in self._taken(on):
@@ -144,7 +172,7 @@ class Measurement:
 
     def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
-        for measure, function in self._measures[on].items():
+        for measure in self._measures[on]:
             with ExitStack() as stack:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
@@ -152,13 +180,13 @@ class Measurement:
                 for device in {device.type for device in self._devices}:
                     stack.enter_context(torch.autocast(device, enabled=False))
                 for group in [subjects] if measure.together else [[each] for each in subjects]:
-                    self._apply(measure, function, kind, group)
+                    self._apply(measure, kind, group)
 
-    def _apply(self, measure: Measure, function: Function, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+    def _apply(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
         try:
             things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
-            found = function(things) if measure.together else [function(*things)]
+            found = measure.function(things) if measure.together else [measure.function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
                 try:
@@ -170,7 +198,7 @@ class Measurement:
                 self.failures.append((subjects[0][0], error))
             else:
                 for each in subjects:
-                    self._apply(measure, function, kind, [each])
+                    self._apply(measure, kind, [each])
 
 
 class _Reduced(NamedTuple):
@@ -215,7 +243,7 @@ class Readings:
                     old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
                     if (known.has_heads, old) != (has_heads, new):
                         raise ValueError(
-                            f"A site gave readings of shape {old} and then {new}. Its heads must not change."
+                            f"A site gave readings of shape {old} and then {new}. Its number of heads must not change."
                         )
                     value, count = known.numbers
                     numbers = torch.stack((_JOIN[reduction](value, numbers[0]), count + numbers[1]))
@@ -263,38 +291,6 @@ def _to_host(tensors: Sequence[Tensor]) -> list[tuple[list[float], list[float]]]
     return [host[i] for i in range(len(tensors))]
 
 
-class _Stopwatch:
-    """Adds up the time of the blocks it is put around; a GPU is waited for only when it is read."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._blocks: list[tuple[float, list[torch.cuda.Event]]] = []
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        begun = time.perf_counter()
-        on_gpu = self._device.type == "cuda"
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
-        if events:
-            events[0].record(torch.cuda.current_stream(self._device))
-        try:
-            yield
-        finally:
-            if events:
-                events[1].record(torch.cuda.current_stream(self._device))
-            self._blocks.append((time.perf_counter() - begun, events))
-
-    def read(self) -> float:
-        """Return the seconds so far, of each block the longer of its times on CPU and GPU, and reset."""
-        seconds = 0.0
-        for on_cpu, events in self._blocks:
-            if events:
-                events[1].synchronize()
-            seconds += max(on_cpu, events[0].elapsed_time(events[1]) / 1e3 if events else 0.0)
-        self._blocks.clear()
-        return seconds
-
-
 def wait_for(devices: Iterable[torch.device]) -> None:
     """Wait until GPUs have finished their work."""
     for device in devices:
@@ -302,13 +298,13 @@ def wait_for(devices: Iterable[torch.device]) -> None:
             torch.cuda.synchronize(device)
 
 
-def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: ProbeBatch) -> ProbeBatch:
+def first_sequence_if_enough(model: ProbedModel, measures: Sequence[Measure], batch: ProbeBatch) -> ProbeBatch:
     """Return the first sequence of a probe batch if these measures find the same on it as on the batch, else the batch.
 
     Both are measured once: in a model that mixes its sequences (a router with a capacity, say) or whose first axis is
     not the batch, what is found differs, and the batch stays as it is.
     """
-    first = _first(batch) if all(measure.first_sequence for measure in measures[On.ATTENTION]) else None
+    first = _first(batch) if all(each.first_sequence for each in measures if each.on is On.ATTENTION) else None
     if first is None:
         return batch
     tables = []
@@ -332,14 +328,10 @@ def first_sequence_if_enough(model: ProbedModel, measures: Functions, batch: Pro
 
 def _first(batch: ProbeBatch) -> ProbeBatch | None:
     """Cut every tensor of a batch to the first entry of its first axis; None where they have none in common."""
-    if isinstance(batch, Tensor):
-        return batch[:1] if batch.ndim and len(batch) > 1 else None
-    if not isinstance(batch, dict | tuple | list):
-        return None
-    values = list(batch.values() if isinstance(batch, dict) else batch)
-    plain = all(value is None or isinstance(value, Tensor | bool | int | float | str) for value in values)
-    lengths = {len(value) if value.ndim else 0 for value in values if isinstance(value, Tensor)}
+    leaves = tree_leaves(batch)
+    plain = all(leaf is None or isinstance(leaf, Tensor | bool | int | float | str) for leaf in leaves)
+    lengths = {len(leaf) if leaf.ndim else 0 for leaf in leaves if isinstance(leaf, Tensor)}
     if not plain or len(lengths) != 1 or min(lengths) <= 1:
         return None
-    cut = [value[:1] if isinstance(value, Tensor) else value for value in values]
-    return dict(zip(batch, cut, strict=True)) if isinstance(batch, dict) else tuple(cut)
+    cut: ProbeBatch = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, batch)
+    return cut

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from joma.measure.directions import overlap, top_directions
 from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_rank, why_undefined
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
+from joma.probe.structure import QueryKey, plain_site
 
 FIRST_STEPS = 12  # products for every matrix; weights of trained networks need no more
 MORE_STEPS = 32  # more, where the residual says so: random weights, of which many directions are equally large
@@ -70,7 +72,7 @@ class Matrix:
     weight: Float[Tensor, "outputs inputs"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class QueryKeyMatrices:
     """Query and key projections of one attention module, heads along the rows."""
 
@@ -82,9 +84,16 @@ class QueryKeyMatrices:
     num_key_heads: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+def take_query_key(pair: QueryKey, read: Callable[[str], Tensor]) -> QueryKeyMatrices:
+    """Take the matrices of an attention module out of its tensors; of unknown heads all together are one."""
+    query, key = pair.query.take(read), pair.key.take(read)
+    site, num_heads, num_key_heads = plain_site(pair.site), pair.num_heads or 1, pair.num_key_heads or 1
+    return QueryKeyMatrices(site, pair.query.layer, query, key, num_heads, num_key_heads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Measure:
-    """A named measure; `make` gives every watch a function of its own, which may remember."""
+    """A named measure. `make` is called once for every watch, so that its function may remember."""
 
     name: str
     on: On
@@ -96,9 +105,10 @@ class Measure:
     first_sequence: bool = False  # whether the first sequence of a batch is all that matters to it
     from_start: bool = False  # whether it is called once when the watch is attached, before there is anything to record
 
-
-Functions = Mapping[On, Mapping[Measure, Function]]
-"""The measures of one watch by what they look at, with their functions, which may remember."""
+    @cached_property
+    def function(self) -> Function:
+        """What is called with each subject."""
+        return self.make()
 
 
 def entropy(call: AttentionCall, *, moments: bool = False) -> dict[str, Reading]:
@@ -287,7 +297,7 @@ def forget_measure(name: str) -> None:
 
 
 def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
-    """Read a preset, the name of a measure, or several of both.
+    """Read a preset, the name of a measure, or several of both; what they remember is theirs alone.
 
     >>> [measure.name for measure in measures_of("cheap")]
     ['entropy', 'ranks']
@@ -300,9 +310,4 @@ def measures_of(wanted: str | Sequence[str]) -> tuple[Measure, ...]:
     for name in flat:
         if name not in known:
             raise UnknownNameError("measure", name, [*known, *PRESETS])
-    return tuple(known[name] for name in flat)
-
-
-def functions_of(measures: Sequence[Measure]) -> Functions:
-    """Make the functions of measures for one watch, by what they look at."""
-    return {subject: {each: each.make() for each in measures if each.on is subject} for subject in On}
+    return tuple(replace(known[name]) for name in flat)

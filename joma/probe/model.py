@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils._pytree import tree_map
 
-from joma.probe.measures import Matrix, On, QueryKeyMatrices
-from joma.probe.structure import ModelLayout, QueryKey, find_layout, module_path, plain_site
+from joma.probe.measures import Matrix, On, QueryKeyMatrices, take_query_key
+from joma.probe.structure import ModelLayout, find_layout, module_path, plain_site
 from joma.probe.taps import OnCall, is_compiled, is_compiled_wrapper, tap
 
 ProbeBatch = Mapping[str, Any] | tuple[Any, ...] | list[Any] | Tensor | Callable[[nn.Module], object]
@@ -177,19 +178,12 @@ class ProbedModel:
         def matrix(site: str, layer: int, take: Callable[[], Tensor]) -> Matrix:
             return Matrix(site=plain_site(site), layer=layer, weight=take())
 
-        def pair(of: QueryKey) -> QueryKeyMatrices:
-            assert of.num_heads is not None
-            return QueryKeyMatrices(
-                site=plain_site(of.site),
-                layer=of.query.layer,
-                query=of.query.take(read),
-                key=of.key.take(read),
-                num_heads=of.num_heads,
-                num_key_heads=of.num_key_heads or of.num_heads,
-            )
-
         if on is On.QUERY_KEY:
-            yield from ((plain_site(each.site), partial(pair, each)) for each in layout.query_keys if each.num_heads)
+            yield from (
+                (plain_site(each.site), partial(take_query_key, each, read))
+                for each in layout.query_keys
+                if each.num_heads
+            )
         elif on is On.EVERY_MATRIX:
             others = {ref.name for ref in layout.lower} | layout.quantised
             for name, parameter in named.items():
@@ -287,11 +281,10 @@ def fixed_batch(batch: object) -> ProbeBatch:
 
 def _copied(batch: Any, device: torch.device | None = None) -> Any:
     """Copy the tensors in nested containers, or move them to a device."""
-    if isinstance(batch, Tensor):
-        return batch.detach().clone() if device is None else batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _copied(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [_copied(value, device) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch if device is not None else copy.copy(batch)
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone() if device is None else leaf.to(device)
+        return copy.copy(leaf) if device is None else leaf
+
+    return tree_map(copied, batch)

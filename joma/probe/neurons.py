@@ -7,7 +7,7 @@ attention call, of which one row for each sequence is worked out. No L×L matrix
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -147,10 +147,37 @@ class _Mlp:
     width: int  # hidden neurons
     within: str
     """Module that holds the matrix which takes the neurons: the layer, or what holds the lower matrix outside of it."""
+    to_run: set[str] = field(default_factory=set)  # lower matrices that have to run before the neurons come
+    seen: list[tuple[str, Tensor | str, Tensor | str]] = field(default_factory=list)
+    """Of this forward pass: site, neurons and attention, or why they could not be read."""
     site: str = ""  # the matrix that the neurons go into
     neurons: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     failure: str = ""
+
+    def keep(self) -> str:
+        """Keep what a forward pass showed, or return why it showed nothing."""
+        if not self.seen:
+            return f"No module with a matrix that takes its {self.width} neurons ran after it."
+        if len(self.seen) > 1:
+            return f"Its MLP ran {len(self.seen)} times in one forward pass, and which of them is meant is not known."
+        [(self.site, neurons, attention)] = self.seen
+        if isinstance(neurons, str) or isinstance(attention, str):
+            return neurons if isinstance(neurons, str) else str(attention)
+        self.neurons.append(neurons.cpu())
+        self.attention.append(attention.cpu())
+        is_finite = bool(self.attention[-1].isfinite().all())
+        return "" if is_finite else "Its attention is NaN, or the query of a context sees no key."
+
+
+_UNREADABLE: dict[str, Callable[[WeightRef, nn.Module | None], bool]] = {
+    "Its neurons belong to experts, of which every token has its own.": lambda ref, module: ref.expert is not None,
+    "It belongs to no layer, so which attention it sees is not known.": lambda ref, module: ref.layer == NO_LAYER,
+    "Its lower matrix is no module that takes hooks, so its neurons cannot be seen.": (
+        lambda ref, module: module is None or isinstance(module, torch.jit.ScriptModule)
+    ),
+}
+"""Why the neurons of a lower matrix cannot be read."""
 
 
 def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
@@ -161,8 +188,8 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
     lower = (*layout.lower, *layout.unmeasured)
     for ref in lower:
         name = module_path(ref.name)
-        reason = _why_not(ref, modules.get(name))
-        if reason:
+        module = modules.get(name)
+        if reason := next((why for why, holds in _UNREADABLE.items() if holds(ref, module)), ""):
             unseen[Unseen(plain_site(parent(name) if ref.expert is not None else name), reason)] = None
         else:
             groups[ref.layer, parent(name), ref.shape[0]][name] = None
@@ -177,16 +204,6 @@ def _find_mlps(model: ProbedModel) -> tuple[list[_Mlp], list[Unseen]]:
         within = block if is_inside(holder, block) else holder
         mlps.append(_Mlp(layer, tuple(names), width, within))
     return mlps, list(unseen)
-
-
-def _why_not(ref: WeightRef, module: nn.Module | None) -> str:
-    if ref.expert is not None:
-        return "Its neurons belong to experts, of which every token has its own."
-    if ref.layer == NO_LAYER:
-        return "It belongs to no layer, so which attention it sees is not known."
-    if module is None or isinstance(module, torch.jit.ScriptModule):
-        return "Its lower matrix is no module that takes hooks, so its neurons cannot be seen."
-    return ""
 
 
 def _ways_back(mlp: _Mlp, model: ProbedModel) -> Iterator[str]:
@@ -217,14 +234,12 @@ class _Reader:
         self._doubt: Exception | None = None  # why that is not known
 
     def _contexts_at(self, first: int, stop: int) -> Mapping[str, Any] | Tensor:
-        if isinstance(self._contexts, Tensor):
-            return self._contexts[first:stop]
-        return {
-            name: value[first:stop]
-            if isinstance(value, Tensor) and value.ndim and len(value) == len(self._position)
-            else value
-            for name, value in self._contexts.items()
-        }
+        def cut(value: Any) -> Any:
+            is_batch = isinstance(value, Tensor) and value.ndim and len(value) == len(self._position)
+            return value[first:stop] if is_batch else value
+
+        given = self._contexts
+        return cut(given) if isinstance(given, Tensor) else {name: cut(value) for name, value in given.items()}
 
     def find_parallel_layers(self, context: int) -> None:  # noqa: C901 (three hooks in one place)
         """Find the layers whose MLP runs next to their attention and does not see it, by poisoning with NaN.
@@ -283,13 +298,10 @@ class _Reader:
     def read(self, at_once: int) -> None:
         """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
 
-        def ran(mlp: _Mlp, name: str, *_: object) -> None:
-            self._to_run[mlp].discard(name)
-
         def hooks() -> Iterator[RemovableHandle]:
             for mlp in self._mlps:
                 for name in mlp.lower:
-                    yield self._modules[name].register_forward_hook(partial(ran, mlp, name))
+                    yield self._modules[name].register_forward_hook(lambda *_, m=mlp, n=name: m.to_run.discard(n))
                 for name in _ways_back(mlp, self._model):
                     hook = partial(self._comes_next, mlp, name)
                     yield self._modules[name].register_forward_pre_hook(hook, with_kwargs=True)
@@ -311,10 +323,8 @@ class _Reader:
         self._queries = self._position[first:stop].to(self._model.devices[0])
         self._rows: dict[int, Tensor | str] = {}
         """What the queries attend to in the last call of each layer so far, or why that is not known."""
-        self._seen: dict[_Mlp, list[tuple[str, Tensor | str, Tensor | str]]] = defaultdict(list)
-        """Site, neurons and attention of each MLP that ran, or why they could not be read."""
-        self._to_run = {mlp: set(mlp.lower) for mlp in self._mlps}
-        """Lower matrices that have to run before the neurons come."""
+        for mlp in self._mlps:
+            mlp.to_run, mlp.seen = set(mlp.lower), []
         try:
             self._model.forward(self._contexts_at(first, stop))
         except Exception as error:
@@ -323,16 +333,16 @@ class _Reader:
                 "Pass what its forward takes."
             ) from error
         for mlp in self._mlps:
-            mlp.failure = mlp.failure or self._keep(mlp, self._seen[mlp])
+            mlp.failure = mlp.failure or mlp.keep()
 
     def _comes_next(self, mlp: _Mlp, name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         given = next((each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)), None)
-        if self._to_run[mlp] or given is None or given.shape[-1:] != (mlp.width,):
+        if mlp.to_run or given is None or given.shape[-1:] != (mlp.width,):
             return
-        self._to_run[mlp] = set(mlp.lower)
+        mlp.to_run = set(mlp.lower)
         layer = self._attention_layer(mlp)
         missing = f"No attention of layer {layer} was seen before its MLP ran." if layer >= 0 else NOTHING_BELOW
-        self._seen[mlp].append((plain_site(name), self._at_query(given), self._rows.get(layer, missing)))
+        mlp.seen.append((plain_site(name), self._at_query(given), self._rows.get(layer, missing)))
 
     def _at_query(self, hidden: Tensor) -> Float[Tensor, "B J"] | str:
         """Return the neurons at the queries, whatever the order of contexts and positions."""
@@ -367,20 +377,6 @@ class _Reader:
 
     def _on_unseen(self, unseen: Unseen) -> None:
         self.unseen[unseen._replace(site=plain_site(unseen.site))] = None
-
-    def _keep(self, mlp: _Mlp, seen: list[tuple[str, Tensor | str, Tensor | str]]) -> str:
-        """Keep what a forward pass showed of an MLP, or return why it showed nothing."""
-        if not seen:
-            return f"No module with a matrix that takes its {mlp.width} neurons ran after it."
-        if len(seen) > 1:
-            return f"Its MLP ran {len(seen)} times in one forward pass, and which of them is meant is not known."
-        [(mlp.site, neurons, attention)] = seen
-        if isinstance(neurons, str) or isinstance(attention, str):
-            return neurons if isinstance(neurons, str) else str(attention)
-        mlp.neurons.append(neurons.cpu())
-        mlp.attention.append(attention.cpu())
-        is_finite = bool(mlp.attention[-1].isfinite().all())
-        return "" if is_finite else "Its attention is NaN, or the query of a context sees no key."
 
     def readings(self, tokens: Int[Tensor, "C L"]) -> Iterator[NeuronReading]:
         """Yield what was read, each site once: two maps into the same neurons in different modules read them twice."""

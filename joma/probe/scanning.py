@@ -4,13 +4,14 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Int
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from joma.formatting import counted, printable
@@ -18,7 +19,7 @@ from joma.probe import fingerprint
 from joma.probe.audit import NO_FLAG, audit, flags
 from joma.probe.findings import Fault, Finding
 from joma.probe.fingerprint import Fingerprint, TensorPrint
-from joma.probe.hub import HubRevision, download_tokenizer
+from joma.probe.hub import download_tokenizer
 from joma.probe.inspection import ENTROPY, RANKS, Inspection, InspectionTask, inspect_checkpoint
 from joma.probe.measurement import Row
 from joma.probe.series import Checkpoint, find_series
@@ -39,14 +40,6 @@ AUDIT = "audit"
 _COST = "cost"
 _JOIN = "; "
 _FLUSH_SECONDS = 1e9  # rows are written checkpoint by checkpoint, not by time
-
-
-class ScanProgress(NamedTuple):
-    """How far a scan is."""
-
-    done: int
-    total: int  # checkpoints that this call has to inspect
-    name: str = ""  # the one that was just done
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,11 +82,7 @@ class Scan:
         for each in layers:
             found = effects.get((each["metric"], each["layer"]))
             each["effect"] = None if found is None else {"fall": found.fall.value, "rise": found.rise.value}
-        lists = {"not_loaded": list(self.not_loaded), "without_values": list(self.without_values)}
-        named = {each.name: getattr(self, each.name) for each in fields(self)} | lists
-        findings = [finding.as_dict() for finding in self.findings]
-        about = {"folder": str(self.folder), "sound": self.sound, "layers": layers}
-        return named | about | {"findings": findings, "failures": dict(self.failures)}
+        return TypeAdapter(Scan).dump_python(self, mode="json") | {"sound": self.sound, "layers": layers}
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return all rows of the record: step, site, layer, head, metric and value."""
@@ -140,7 +129,7 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     mlp_pattern: str | None = None,
     keep: bool = False,
     on: str = "local",
-    progress: Callable[[ScanProgress], None] = lambda at: None,
+    progress: Callable[[str, int, int], object] = lambda name, done, total: None,
 ) -> Scan:
     """Measure every checkpoint of a series, audit the series, and record both in the folder `out`.
 
@@ -162,7 +151,7 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
         mlp_pattern: Regular expression that picks the lower matrices by the names of tensors.
         keep: Leave downloads in the hub's cache.
         on: "local", or "ray" to spread the checkpoints over a Ray cluster.
-        progress: Called as checkpoints are done.
+        progress: Called with the name of the checkpoint that was just inspected, how many are done, and of how many.
     """
     if text is None and (tokenizer is not None or window is not None or per_head):
         raise ValueError("`tokenizer`, `window` and `per_head` are for the entropy on a text. Pass `text` too.")
@@ -193,10 +182,20 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
     """What waits for a record: a new folder is made when there is a value to write, or all is known."""
     run: RunWriter | None = None
     reference = next((each.tensors for each in fingerprint.load(out).values() if each.tensors), {})
-    with _downloads_removed(out), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.callback(_remove_downloads, out)
+
+        def opened() -> RunWriter:
+            run = open_run(out, kind="scan", config=config, about=about, flush_seconds=_FLUSH_SECONDS)
+            # what could not be written for want of space is not tried once more when the program ends
+            stack.push(lambda kind, error, trace: run.abandon() if isinstance(error, OSError) else None)
+            stack.enter_context(run)
+            remove_leftovers(out / fingerprint.FOLDER)
+            return run
+
         if (out / "run.json").exists():
-            run = _open(out, config, about, stack)
-        progress(ScanProgress(done=0, total=len(tasks)))
+            run = opened()
+        progress("", 0, len(tasks))
         for done, (position, inspection) in enumerate(run_tasks(inspect_checkpoint, tasks, on=on), start=1):
             name = tasks[position].checkpoint.name
             held.append(inspection)
@@ -204,13 +203,13 @@ def scan(  # noqa: PLR0913, PLR0915 (a scan has that many settings)
                 failures[name] = inspection.error
             if inspection.rows:
                 measured.add(name)
-                run = run or _open(out, config, about, stack)
+                run = run or opened()
             while run is not None and held:
                 reference = _write(run, held.pop(0), reference)
-            progress(ScanProgress(done=done, total=len(tasks), name=name))
+            progress(name, done, len(tasks))
         if run is None:
             _demand_something(held, failures)
-            run = _open(out, config, about, stack)
+            run = opened()
         for inspection in held:
             reference = _write(run, inspection, reference)
         series = list(fingerprint.load(out).values())
@@ -254,9 +253,7 @@ def _windows(
     with TemporaryDirectory() as spare:
         for checkpoint in checkpoints:
             files = checkpoint.files
-            folder = files.path if not isinstance(files, HubRevision) else Path(spare) / files.commit
-            if isinstance(files, HubRevision):
-                download_tokenizer(files, folder)
+            folder = files if isinstance(files, Path) else download_tokenizer(files, Path(spare) / files.commit)
             if (folder / "config.json").exists():
                 return windows_of(text, folder, Path(tokenizer or folder), window=window, num_windows=num_windows)
     raise ValueError(
@@ -275,31 +272,12 @@ def _missing(wanted: Iterable[InspectionTask], out: Path) -> Iterator[Inspection
     for task in wanted:
         print_ = known.get(task.checkpoint.step)
         there: Mapping[str, str] = {}
-        if print_ is not None and print_.identity == task.checkpoint.files.identity():
+        if print_ is not None and print_.identity == task.checkpoint.identity():
             complete = all((print_.step, site) in keys for site in print_.sources)
             there = print_.measured if complete else {}
         missing = {measure for measure, setting in task.settings().items() if there.get(measure) != setting}
         if missing:
             yield replace(task, ranks=RANKS in missing, windows=task.windows if ENTROPY in missing else None)
-
-
-@contextmanager
-def _downloads_removed(out: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        shutil.rmtree(out / DOWNLOADS, ignore_errors=True)
-        if out.is_dir() and not any(out.iterdir()):
-            out.rmdir()
-
-
-def _open(out: Path, config: Mapping[str, Any], about: Mapping[str, Any], stack: ExitStack) -> RunWriter:
-    run = open_run(out, kind="scan", config=config, about=about, flush_seconds=_FLUSH_SECONDS)
-    # what could not be written for want of space is not tried once more when the program ends
-    stack.push(lambda kind, error, trace: run.abandon() if isinstance(error, OSError) else None)
-    stack.enter_context(run)
-    remove_leftovers(out / fingerprint.FOLDER)
-    return run
 
 
 def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -> None:
@@ -310,6 +288,12 @@ def _demand_something(held: Sequence[Inspection], failures: Mapping[str, str]) -
     first = held[0].fingerprint
     reason = next(iter(first.unseen.values()), "There is no layer.")
     raise ValueError(f"{first.name} shows nothing to measure: {reason}")
+
+
+def _remove_downloads(out: Path) -> None:
+    shutil.rmtree(out / DOWNLOADS, ignore_errors=True)
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
 
 
 def _write(run: RunWriter, inspection: Inspection, reference: Mapping[str, TensorPrint]) -> Mapping[str, TensorPrint]:

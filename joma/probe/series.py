@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joma.formatting import counted
-from joma.probe.checkpoint import BUNDLES, PICKLED, SAFETENSORS, LocalFiles, choose_files, is_weight_file
+from joma.probe.checkpoint import BUNDLES, PICKLED, SAFETENSORS, choose_files, identity_of, is_weight_file
 from joma.probe.findings import Fault, Finding, Flaw, some
 from joma.probe.hub import HubRevision, list_revisions
 from joma.probe.structure import demand_pattern
@@ -37,7 +37,11 @@ class Checkpoint:
 
     step: int
     name: str  # name of the file, folder or revision
-    files: LocalFiles | HubRevision
+    files: Path | HubRevision  # a file or folder on this machine, or a revision on the hub
+
+    def identity(self) -> str:
+        """Return what changes when the checkpoint does."""
+        return identity_of(self.files) if isinstance(self.files, Path) else self.files.identity()
 
 
 def find_series(
@@ -53,7 +57,7 @@ def find_series(
     """
     if not sources:
         raise ValueError("There is nothing to scan. Pass a folder, a file, or a hub repository with `revisions`.")
-    found: dict[str, LocalFiles | HubRevision] = {}
+    found: dict[str, Path | HubRevision] = {}
     findings: list[Finding] = []
     for source in sources:
         for name, files in _files_at(source, revisions, findings):
@@ -170,7 +174,7 @@ def _stem(name: str) -> str:
 
 def _files_at(
     source: Path | str, revisions: str | None, findings: list[Finding]
-) -> Iterable[tuple[str, LocalFiles | HubRevision]]:
+) -> Iterable[tuple[str, Path | HubRevision]]:
     path = Path(source)
     if path.exists():
         if revisions is not None:
@@ -182,12 +186,12 @@ def _files_at(
     return [(revision.name, revision) for revision in list_revisions(str(source), revisions)]
 
 
-def _local_files(path: Path, findings: list[Finding]) -> list[tuple[str, LocalFiles | HubRevision]]:
+def _local_files(path: Path, findings: list[Finding]) -> list[tuple[str, Path]]:
     if path.is_file():
         if not is_weight_file(path.name):
             raise ValueError(f"{path} is no checkpoint: needed is {SAFETENSORS} or one of {', '.join(PICKLED)}.")
         name = f"{path.parent.name}/{path.name}" if path.name in BUNDLES else path.name
-        return [(name, LocalFiles(path=path))]
+        return [(name, path)]
     if _is_record(path) and (path / CHECKPOINTS).is_dir():
         return _local_files(path / CHECKPOINTS, findings)
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not _is_no_checkpoint(entry))
@@ -199,9 +203,9 @@ def _local_files(path: Path, findings: list[Finding]) -> list[tuple[str, LocalFi
             findings.append(Finding(Fault.NAME, -1, message))
         steps, _ = read_steps([folder.name for folder in folders])
         kept = [folder for folder in folders if folder in inside or folder.name in steps]
-        return [(folder.name, LocalFiles(path=folder)) for folder in kept]
+        return [(folder.name, folder) for folder in kept]
     if _bundle(path, files):
-        return [(path.name, LocalFiles(path=path))]
+        return [(path.name, path)]
     weights = sorted(filter(is_weight_file, files), key=lambda name: (name.endswith(SAFETENSORS), name))
     states = sorted({_stem(name): name for name in weights}.values())  # of two formats of one file the safetensors
     if not states:
@@ -214,7 +218,7 @@ def _local_files(path: Path, findings: list[Finding]) -> list[tuple[str, LocalFi
             f"{path} holds no checkpoint: needed are folders with model.safetensors or pytorch_model.bin, or files "
             f"{SAFETENSORS}, {', '.join(PICKLED)}.{hint}"
         )
-    return [(name, LocalFiles(path=path / name)) for name in states]
+    return [(name, path / name) for name in states]
 
 
 def _is_no_checkpoint(folder: Path) -> bool:

@@ -9,8 +9,7 @@ the model's width d to m neurons and a map back belong together. Shapes distingu
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
@@ -49,17 +48,6 @@ _HEAD_COUNTS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "nhead"
 _KEY_HEAD_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_heads")
 
 
-class Role(StrEnum):
-    """What a matrix does."""
-
-    LOWER = "lower"  # into the hidden neurons of an MLP without gate
-    GATE = "gate"
-    UP = "up"
-    GATE_AND_UP = "gate_and_up"  # both in one tensor, in unknown order
-    QUERY = "query"
-    KEY = "key"
-
-
 class Unseen(NamedTuple):
     """Something that is not measured, and why."""
 
@@ -83,7 +71,6 @@ class WeightRef:
     site: str
     """What to call the matrix: the module's path, an expert in brackets, the half of a fused one after a colon."""
     layer: int
-    role: Role
     shape: tuple[int, int]  # (outputs, inputs) of the matrix taken out
     expert: int | None = None  # which expert it is of
     stacked: bool = False  # whether the experts are stacked along the tensor's first axis
@@ -108,6 +95,10 @@ class WeightRef:
             weight = weight + scaling * (read(b) @ read(a)).to(weight.dtype)
         parts = [weight[start:stop:step] for start, stop, step in self.rows]
         return weight if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def flipped(self) -> "WeightRef":
+        """Return the same tensor, read as a map the other way."""
+        return replace(self, shape=self.shape[::-1], transposed=not self.transposed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -429,76 +420,74 @@ def _attention_modules(block: Block, model: nn.Module, pattern: str | None) -> l
 # Matrices
 
 
-class _Matrix(NamedTuple):
-    """A matrix or a stack of them, read as a map from inputs to outputs."""
-
-    name: str
-    outputs: int
-    inputs: int
-    num_stacked: int | None
-    transposed: bool
-    certain: bool  # whether a bias or a hint shows the orientation
-
-    @property
-    def leaf(self) -> str:
-        return _leaf(module_path(self.name))
-
-    def flipped(self) -> "_Matrix":
-        return self._replace(inputs=self.outputs, outputs=self.inputs, transposed=not self.transposed)
-
-
 class _Tensors:
-    """Names and shapes of a model's tensors, and what is known about them beyond."""
+    """Names and shapes of a model's tensors, what is known about them beyond, and what could not be read."""
 
     def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
         self.shapes, self.hints = shapes, hints or Hints()
+        self.unseen: dict[Unseen, None] = {}
         self._adapters: dict[str, list[str]] = defaultdict(list)  # names of the low-rank adapters at a module path
         for name in shapes:
             path, found, adapter = name.partition(".lora_A.")
             if found:
                 self._adapters[path].append(adapter.removesuffix(".weight"))
 
-    def matrix(self, name: str) -> _Matrix:
-        """Read a tensor as a matrix; a hint or its bias, as long as the outputs, shows whether it is transposed."""
-        shape, stem = self.shapes[name], name.removesuffix(".weight")
-        transposed, certain = self.hints.transposed.get(name, False), name in self.hints.transposed
-        for bias in () if certain else (f"{stem}.bias", f"{stem}_bias"):
-            if bias in self.shapes and shape[-2] != shape[-1] and not certain:
-                transposed, certain = self.shapes[bias][-1] == shape[-1], True
-        outputs, inputs = (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
-        return _Matrix(name, outputs, inputs, shape[0] if len(shape) == STACKED_AXES else None, transposed, certain)
+    def num_stacked(self, name: str) -> int | None:
+        """Return how many matrices are stacked in a tensor, None for a single one."""
+        return self.shapes[name][0] if len(self.shapes[name]) == STACKED_AXES else None
 
-    def ref(
-        self, matrix: _Matrix, layer: int, role: Role, suffix: str = "", rows: Rows = (), expert: int | None = None
-    ) -> WeightRef:
-        """Name a matrix, or some of its rows, with the adapters that are part of it."""
-        path, stacked = module_path(matrix.name), matrix.num_stacked is not None
-        scalings = {name: self.hints.lora_scaling.get(f"{path}.{name}") for name in self._adapters.get(path, ())}
+    def is_transposed(self, name: str) -> bool | None:
+        """Whether a hint or a bias, which is as long as the outputs, shows a transposed matrix; None without either."""
+        *_, first, last = self.shapes[name]
+        stem = name.removesuffix(".weight")
+        biases = [self.shapes[each][-1] == last for each in (f"{stem}.bias", f"{stem}_bias") if each in self.shapes]
+        return self.hints.transposed.get(name, biases[0] if biases and first != last else None)
+
+    def matrix(self, name: str, layer: int) -> WeightRef:
+        """Read a tensor as a matrix."""
+        shape, transposed = self.shapes[name][-MATRIX_AXES:], bool(self.is_transposed(name))
         return WeightRef(
-            name=matrix.name,
-            site=path + (f"[{expert}]" if stacked else "") + suffix,
+            name=name,
+            site=module_path(name),
             layer=layer,
-            role=role,
-            shape=(sum(len(range(*part)) for part in rows) if rows else matrix.outputs, matrix.inputs),
-            expert=expert,
-            stacked=stacked,
-            transposed=matrix.transposed,
-            rows=rows,
-            updates=tuple(
-                (f"{path}.lora_A.{name}.weight", f"{path}.lora_B.{name}.weight", scaling)
-                for name, scaling in scalings.items()
-                if scaling
-            ),
+            shape=(shape[1], shape[0]) if transposed else (shape[0], shape[1]),
+            stacked=self.num_stacked(name) is not None,
+            transposed=transposed,
         )
 
-    def left_out(self, names: Iterable[str]) -> list[Unseen]:
-        """Say which adapters at tensors are not part of their matrices because their scaling is not known."""
-        return [
-            Unseen(path, f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints.")
-            for path in map(module_path, dict.fromkeys(names))
-            for adapter in self._adapters.get(path, ())
-            if f"{path}.{adapter}" not in self.hints.lora_scaling
-        ]
+    def part(self, matrix: WeightRef, suffix: str = "", rows: Rows = (), expert: int | None = None) -> WeightRef:
+        """Name a matrix, or some of its rows, with the adapters that are part of it: those of known scaling."""
+        updates = []
+        for adapter in self._adapters.get(matrix.site, ()):
+            scaling = self.hints.lora_scaling.get(f"{matrix.site}.{adapter}")
+            if scaling is None:
+                reason = f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints."
+                self.unseen[Unseen(matrix.site, reason)] = None
+            elif scaling:
+                a, b = (f"{matrix.site}.lora_{side}.{adapter}.weight" for side in "AB")
+                updates.append((a, b, scaling))
+        site = matrix.site + (f"[{expert}]" if matrix.stacked else "") + suffix
+        num_outputs = sum(len(range(*part)) for part in rows) if rows else matrix.shape[0]
+        shape = (num_outputs, matrix.shape[1])
+        return replace(matrix, site=site, shape=shape, expert=expert, rows=rows, updates=tuple(updates))
+
+    def parts(self, matrix: WeightRef, hidden: int) -> list[WeightRef]:
+        """Name a matrix into hidden neurons, once for each expert and each half of a fused gate.
+
+        The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
+        """
+        numbered, num_stacked = _EXPERT_INDEX.search(matrix.site), self.num_stacked(matrix.name)
+        experts = [int(numbered[1]) if numbered else None] if num_stacked is None else range(num_stacked)
+        halves: dict[str, Rows] = {":gate": ((0, hidden, 1),), ":up": ((hidden, 2 * hidden, 1),)}
+        if matrix.shape[0] == hidden:
+            halves = {"": ()}
+        elif matrix.name in self.hints.interleaved:
+            halves = {":gate": ((0, 2 * hidden, 2),), ":up": ((1, 2 * hidden, 2),)}
+        elif matrix.stacked and matrix.transposed and matrix.name not in self.hints.transposed:
+            halves = {"": ()}
+            reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
+            self.unseen[Unseen(matrix.site, reason)] = None
+        return [self.part(matrix, *half, expert) for expert in experts for half in halves.items()]
 
     def is_router(self, name: str) -> bool:
         """Whether a matrix chooses among experts next to it."""
@@ -532,24 +521,23 @@ def lower_matrices(
             return [], [Unseen("", f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
     found.sort(key=lambda ref: ref.layer)
     seen = {ref.layer for ref in found}
-    both = dict.fromkeys(ref.name for ref in found if ref.role is Role.GATE_AND_UP)
-    reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
-    unseen = [
-        *(Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen),
-        *tensors.left_out(ref.name for ref in found),
-        *(Unseen(module_path(name), reason) for name in both),
-    ]
-    return found, unseen
+    without = [Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen]
+    return found, [*without, *tensors.unseen]
 
 
 def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
+    """Find the maps d → m (of a fused gate d → 2m) that have a map m → d back, in the order of the tensors."""
     names = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
-    lowers, uppers = _sides(map(tensors.matrix, names), block.width())
+    lowers, uppers = _sides(names, block, tensors)
     refs = []
-    for members in _with_common_way_back(lowers, uppers):
-        for (matrix, hidden), role in zip(members, _roles([m.leaf for m, _ in members]), strict=True):
-            refs += _refs(matrix, block.index, role, hidden, tensors)
-    order = {name: position for position, name in enumerate(block.shapes)}
+    for lower in lowers:
+        alike = [upper for upper in uppers if tensors.num_stacked(upper.name) == tensors.num_stacked(lower.name)]
+        fitting = [upper for upper in alike if lower.shape[0] in (upper.shape[1], 2 * upper.shape[1])]
+        near = [upper for upper in fitting if parent(upper.site) == parent(lower.site)]
+        if fitting:
+            nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
+            refs += tensors.parts(lower, nearest.shape[1])
+    order = {name: position for position, name in enumerate(names)}
     return sorted(refs, key=lambda ref: (order[ref.name], -1 if ref.expert is None else ref.expert))
 
 
@@ -562,10 +550,10 @@ def _picked(pattern: str, blocks: list[Block], tensors: _Tensors) -> list[Weight
         if re.search(pattern, name) and _is_matrix(name, tensors.shapes[name]):
             layer = layer_of[name] if name in layer_of else _layer_outside(name, blocks)
             width = widths[layer if 0 <= layer < len(blocks) else 0]
-            matrix = tensors.matrix(name)
-            if not matrix.certain and matrix.outputs == width != matrix.inputs:
+            matrix = tensors.matrix(name, layer)
+            if tensors.is_transposed(name) is None and matrix.shape[0] == width != matrix.shape[1]:
                 matrix = matrix.flipped()
-            refs += _refs(matrix, layer, Role.LOWER, matrix.outputs, tensors)
+            refs += tensors.parts(matrix, matrix.shape[0])
     return refs
 
 
@@ -580,65 +568,25 @@ def _why_none(block: Block, pattern: str | None) -> str:
     )
 
 
-def _refs(matrix: _Matrix, layer: int, role: Role, hidden: int, tensors: _Tensors) -> list[WeightRef]:
-    """Name a matrix, once for each expert and each half of a fused gate.
-
-    The rows of a gate come first, or alternate with what it gates; where that is unknown both stay one matrix.
-    """
-    numbered = _EXPERT_INDEX.search(module_path(matrix.name))
-    experts = [int(numbered[1]) if numbered else None] if matrix.num_stacked is None else range(matrix.num_stacked)
-    halves: list[tuple[Role, str, Rows]]
-    if matrix.outputs == hidden:
-        halves = [(role, "", ())]
-    elif matrix.name in tensors.hints.interleaved:
-        halves = [(Role.GATE, ":gate", ((0, 2 * hidden, 2),)), (Role.UP, ":up", ((1, 2 * hidden, 2),))]
-    elif matrix.num_stacked is not None and matrix.transposed and matrix.name not in tensors.hints.transposed:
-        halves = [(Role.GATE_AND_UP, "", ())]
-    else:
-        halves = [(Role.GATE, ":gate", ((0, hidden, 1),)), (Role.UP, ":up", ((hidden, 2 * hidden, 1),))]
-    return [tensors.ref(matrix, layer, *half, expert) for expert in experts for half in halves]
-
-
-def _sides(matrices: Iterable[_Matrix], width: int) -> tuple[list[_Matrix], list[_Matrix]]:
+def _sides(names: Iterable[str], block: Block, tensors: _Tensors) -> tuple[list[WeightRef], list[WeightRef]]:
     """Split into maps from the width and maps back to it; a name decides where shape and bias do not."""
-    lowers: list[_Matrix] = []
-    uppers: list[_Matrix] = []
-    for matrix in matrices:
-        says_lower, says_upper = bool(_LOWER_NAME.search(matrix.leaf)), bool(_UPPER_NAME.search(matrix.leaf))
-        if matrix.inputs == matrix.outputs == width:
+    lowers: list[WeightRef] = []
+    uppers: list[WeightRef] = []
+    width = block.width()
+    for name in names:
+        matrix = tensors.matrix(name, block.index)
+        says_lower, says_upper = (bool(each.search(_leaf(matrix.site))) for each in (_LOWER_NAME, _UPPER_NAME))
+        if matrix.shape == (width, width):
             (lowers if says_lower else uppers).append(matrix)
             continue
-        if says_lower != says_upper and not matrix.certain and (matrix.inputs == width) != says_lower:
-            matrix = matrix.flipped()  # noqa: PLW2901 (the same matrix, read the other way)
-        if matrix.inputs == width:
+        is_odd = says_lower != says_upper and (matrix.shape[1] == width) != says_lower
+        if is_odd and tensors.is_transposed(name) is None:
+            matrix = matrix.flipped()
+        if matrix.shape[1] == width:
             lowers.append(matrix)
-        elif matrix.outputs == width:
+        elif matrix.shape[0] == width:
             uppers.append(matrix)
     return lowers, uppers
-
-
-def _with_common_way_back(lowers: list[_Matrix], uppers: list[_Matrix]) -> list[list[tuple[_Matrix, int]]]:
-    """Give every map d → m (of a fused gate d → 2m) the nearest map m → d; return those with a common way back."""
-    groups: dict[str, list[tuple[_Matrix, int]]] = defaultdict(list)
-    for lower in lowers:
-        holder = parent(module_path(lower.name))
-        alike = [upper for upper in uppers if upper.num_stacked == lower.num_stacked]
-        fitting = [upper for upper in alike if lower.outputs in (upper.inputs, 2 * upper.inputs)]
-        near = [upper for upper in fitting if parent(module_path(upper.name)) == holder]
-        if fitting:
-            nearest = max(near or fitting, key=lambda upper: _num_shared(upper.name, lower.name))
-            groups[nearest.name].append((lower, nearest.inputs))
-    return list(groups.values())
-
-
-def _roles(leaves: list[str]) -> list[Role]:
-    """One matrix into the neurons is the lower one; of two, the gate is the one called so, else the first by name."""
-    if len(leaves) != 2:  # noqa: PLR2004 (a gate and what it gates)
-        return [Role.LOWER] * len(leaves)
-    gates = ["gate" in name or name.startswith("w1") for name in leaves]
-    if sum(gates) != 1:
-        gates = [name == min(leaves) for name in leaves]
-    return [Role.GATE if gate else Role.UP for gate in gates]
 
 
 def _layer_outside(name: str, blocks: list[Block]) -> int:
@@ -674,35 +622,34 @@ def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[Quer
     """
     tensors = _Tensors(shapes, hints)
     found: list[QueryKey] = []
-    unseen: list[Unseen] = []
     for block in find_blocks(shapes):
         for path, names in block.owners.items():
             try:
                 found.append(_query_key(path, names, block.index, tensors))
-                unseen += tensors.left_out((found[-1].query.name, found[-1].key.name))
             except ValueError as error:
-                unseen.append(Unseen(path, str(error)))
-    return found, unseen
+                tensors.unseen[Unseen(path, str(error))] = None
+    return found, list(tensors.unseen)
 
 
 def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensors) -> QueryKey:
     heads = tensors.hints.heads.get(site, tensors.hints.heads.get(""))
     if "fused" not in names:
-        query, key = (tensors.ref(tensors.matrix(names[role]), layer, role) for role in (Role.QUERY, Role.KEY))
+        query, key = (tensors.part(tensors.matrix(names[role], layer)) for role in ("query", "key"))
         fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
         heads = (heads[0], key.shape[0] * heads[0] // query.shape[0]) if heads is not None and fits else None
     else:
-        matrix = tensors.matrix(names["fused"])
-        interleaved = bool(_INTERLEAVED.search(matrix.leaf))
-        if heads is None and (interleaved or matrix.outputs != 3 * matrix.inputs):
+        matrix = tensors.matrix(names["fused"], layer)
+        num_rows, num_inputs = matrix.shape
+        interleaved = bool(_INTERLEAVED.search(_leaf(matrix.site)))
+        if heads is None and (interleaved or num_rows != 3 * num_inputs):
             raise ValueError(
                 "Queries and keys are fused, and how many heads there are is not known. Pass them in hints."
             )
         num_heads, num_key_heads = heads or (1, 1)
-        dim, rest = divmod(matrix.outputs, num_heads + 2 * num_key_heads)
+        dim, rest = divmod(num_rows, num_heads + 2 * num_key_heads)
         if rest:
             raise ValueError(
-                f"{matrix.outputs} rows do not divide into {num_heads} query and twice {num_key_heads} key heads."
+                f"{num_rows} rows do not divide into {num_heads} query and twice {num_key_heads} key heads."
             )
         # Group by group its queries, its key, its value; a matrix that is not interleaved is one group.
         num_groups, keys_of_group = (num_key_heads, 1) if interleaved else (1, num_key_heads)
@@ -710,8 +657,8 @@ def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensor
         starts = [group * (queries_of_group + 2 * keys_of_group) * dim for group in range(num_groups)]
         middle, end = queries_of_group * dim, (queries_of_group + keys_of_group) * dim
         query_rows, key_rows = (tuple((at + a, at + b, 1) for at in starts) for a, b in ((0, middle), (middle, end)))
-        query = tensors.ref(matrix, layer, Role.QUERY, ":query", query_rows)
-        key = tensors.ref(matrix, layer, Role.KEY, ":key", key_rows)
+        query = tensors.part(matrix, ":query", query_rows)
+        key = tensors.part(matrix, ":key", key_rows)
     num_heads_known, num_key_heads_known = heads or (None, None)
     return QueryKey(site=site, query=query, key=key, num_heads=num_heads_known, num_key_heads=num_key_heads_known)
 

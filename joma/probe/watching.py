@@ -33,7 +33,7 @@ from joma.probe.alarm import WATCHED, Alarm, Alert, AlertKind, MetricCurve, aler
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
 from joma.probe.measurement import ALL_HEADS, Measurement, Row, first_sequence_if_enough, wait_for
-from joma.probe.measures import Functions, On, functions_of, measures_of
+from joma.probe.measures import Measure, On, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, by_reason, plain_site
@@ -58,10 +58,9 @@ _NO_ATTENTION = {
 }
 _NO_CALL = {
     True: "No attention call was seen on the probe batch.",
-    False: "No attention call was seen in the step's forward pass. Is the watched model the one that is called, by "
-    "this process, in training mode, and not compiled as part of a function? A model that is trained in eval mode is "
-    "to be in eval mode when it is attached; one that is checkpointed as a whole needs use_reentrant=False. A probe "
-    "batch is measured in any case.",
+    False: "No attention call was seen in the step's forward pass. Call the watched model itself, in this process, in "
+    "training mode, and not compiled as part of a function. Put a model that trains in eval mode into it before "
+    "`watch`. Checkpointing of the complete model needs use_reentrant=False. A `probe_batch` works in all these cases.",
 }
 _watched: WeakSet[nn.Module] = WeakSet()
 _live_views: list[subprocess.Popen[bytes]] = []
@@ -116,15 +115,14 @@ def watch(  # noqa: PLR0913 (every choice has a default)
     """
     probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     listed = measures_of(measures)
-    functions = functions_of(listed)
     given = None if probe_batch is None else fixed_batch(probe_batch)
     if probed.root in _watched:
         raise ValueError(f"This {probed.name} is being watched already. Close that watch before starting another.")
     when = schedule_of(every if schedule is None else schedule)
-    batch = None if given is None else first_sequence_if_enough(probed, functions, given)
+    batch = None if given is None else first_sequence_if_enough(probed, listed, given)
     thresholds = (Alarm() if alarm else None) if isinstance(alarm, bool) else alarm
     seen = Watch(
-        probed, functions, when, probe_batch=batch, alarm=thresholds, on_alarm=on_alarm, heads=heads, loggers=loggers
+        probed, listed, when, probe_batch=batch, alarm=thresholds, on_alarm=on_alarm, heads=heads, loggers=loggers
     )
     if dry_run or out is None:
         seen.time_one_measurement() if dry_run else seen.attach(_MemoryRecord(), is_resumed=False)
@@ -162,7 +160,7 @@ class Watch:
     def __init__(
         self,
         model: ProbedModel,
-        measures: Functions,
+        measures: Sequence[Measure],
         schedule: Schedule,
         *,
         probe_batch: ProbeBatch | None,
@@ -182,7 +180,8 @@ class Watch:
         """What each measurement took."""
         self._model, self._measures, self._probe_batch = model, measures, probe_batch
         self._heads, self._loggers, self._alarm, self._on_alarm = heads, tuple(loggers), alarm, on_alarm
-        self._looks = bool(measures[On.ATTENTION])
+        self._subjects = {measure.on for measure in measures}
+        self._looks = On.ATTENTION in self._subjects
         self._by_batch = self._looks and probe_batch is None  # attention is that of the training's own forward pass
         self._record: RunWriter | _MemoryRecord = _MemoryRecord()
         self._attached = False
@@ -207,7 +206,7 @@ class Watch:
         self._record, self._attached = record, True
         _watched.add(self._model.root)
         try:
-            names = [measure.name for each in self._measures.values() for measure in each]
+            names = sorted(measure.name for measure in self._measures)
             self._model.shards.join(str(self.schedule), names, self._model.parameter_shapes)
             if is_resumed:
                 self._earlier = self.frame(), self.events()
@@ -215,8 +214,7 @@ class Watch:
                 record.event(0, "unseen", each.reason, level="warning", site=each.site)
             for reason, sites in by_reason(self.unseen).items():
                 LOG.warning("joma cannot see %s: %s", some(sites), reason)
-            from_start = {on: {m: f for m, f in own.items() if m.from_start} for on, own in self._measures.items()}
-            Measurement(self._model, from_start).weights()
+            Measurement(self._model, [each for each in self._measures if each.from_start]).weights()
             self._wait_for_forward()
         except BaseException:
             self.close("failed")
@@ -255,8 +253,7 @@ class Watch:
         if self._is_next_due():
             with self._going_on():
                 self._measurement = self._measurement or Measurement(self._model, self._measures, self._known_sites)
-                with self._measurement.stopwatch.running():
-                    self._measurement.gradients()
+                self._measurement.gradients()
 
     def record(self, step: int, metric: str, value: float, *, kind: str = "model") -> None:
         """Add a value of your own to the record."""
@@ -316,7 +313,7 @@ class Watch:
             On.MATRIX: [(r.layer, f"MLP         {plain_site(r.site)} {r.shape[0]}×{r.shape[1]}") for r in lower],
             On.QUERY_KEY: [(p.query.layer, f"W_QᵀW_K     {plain_site(p.site)}") for p in pairs if p.num_heads],
         }
-        found = [each for subject, sites in subjects.items() if self._measures[subject] for each in sites]
+        found = [each for subject, sites in subjects.items() if subject in self._subjects for each in sites]
         lines = [f"{self._model.name}, {self._model.num_parameters:,} parameters. Measured: {self.schedule}."]
         return [*lines, *(f"{layer_name(layer):>9}   {what}" for layer, what in sorted(found, key=lambda x: x[0]))]
 
@@ -373,13 +370,13 @@ class Watch:
                 f"This {model.name} is in a DataParallel, whose replicas run in threads. "
                 "Pass `probe_batch`, or use DistributedDataParallel."
             )
-        if self._measures[On.MATRIX] or self._measures[On.QUERY_KEY]:
+        if self._subjects & {On.MATRIX, On.QUERY_KEY}:
             self.unseen |= dict.fromkeys(layout.unseen)
-        if self._measures[On.QUERY_KEY]:
+        if On.QUERY_KEY in self._subjects:
             reason = "W_QᵀW_K is not measured: the number of heads is unknown. Set `num_heads` on the module."
             without = [pair for pair in layout.query_keys if pair.num_heads is None]
             self.unseen |= {Unseen(plain_site(pair.site), reason): None for pair in without}
-        seen = Measurement(model, functions_of(()))
+        seen = Measurement(model, ())
         if self._by_batch:
             self.sites = tuple((layer, plain_site(path)) for layer, path in layout.sites)
         elif self._probe_batch is not None and self._looks:
@@ -395,7 +392,7 @@ class Watch:
         if self._looks and not self.sites and not any(each.site for each in seen.unseen):
             why = "no_match" if model.attention_pattern else "no_call" if self._ran else "no_module"
             raise ValueError(_NO_ATTENTION[why].format(name=model.name, pattern=model.attention_pattern))
-        if not self._looks and self._measures[On.MATRIX] and not layout.lower:
+        if not self._looks and On.MATRIX in self._subjects and not layout.lower:
             raise ValueError(f"joma finds no MLP in this {model.name}. {next(iter(self.unseen)).reason}")
 
     def time_one_measurement(self) -> None:
@@ -422,7 +419,7 @@ class Watch:
 
     def _number(self, step: SupportsIndex | None) -> int:
         if step is None and self._earlier is not None and not self._earlier[0].empty:
-            raise ValueError("This run goes on an earlier one, of unknown steps. Pass `step`, or another `out`.")
+            raise ValueError("The folder has earlier steps of this run. Pass `step`, or choose another `out`.")
         try:
             number = index(step) if step is not None else 0 if self._last is None else self._last + 1
         except TypeError:
@@ -444,8 +441,7 @@ class Watch:
             self._record.begin_again(number)
         if later:
             LOG.warning(
-                "This run begins again at step %d: what an earlier session recorded at steps %d to %d is replaced as "
-                "soon as the first value is measured anew.",
+                "This run starts again at step %d. Its next value overwrites what was recorded for steps %d to %d.",
                 *(number, later[0], later[-1]),
             )
         known = values[(values["step"] < number) & values["metric"].isin(WATCHED)]
@@ -496,7 +492,7 @@ class Watch:
         self._rung |= {(each.kind, each.site) for each in alerts}
         with self._going_on():  # a full disk, say, must not silence the alarm
             self._write(number, [row for row in rows if self._heads or row.head == ALL_HEADS], found)
-        self.seconds.append(found.stopwatch.read() + time.perf_counter() - begun)
+        self.seconds.append(found.seconds() + time.perf_counter() - begun)
         self.record(number, "seconds", self.seconds[-1], kind="cost")
         return alerts
 

@@ -27,10 +27,10 @@ def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
     """Write the parts under another name in the same folder, then rename it to `path`; folders are made as needed.
 
     Whoever reads `path` sees the old file until the new one is complete, after a power failure too. A write that
-    fails leaves nothing behind; one that is killed leaves a hidden file that `remove_leftovers` takes away.
+    fails leaves nothing; one that is killed leaves a hidden file that `remove_leftovers` takes away.
     """
     path = Path(path)
-    unfinished = beside(path)
+    unfinished = hidden_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(unfinished, "xb") as file:
@@ -54,12 +54,12 @@ def write_bytes(path: Path | str, *parts: bytes | memoryview) -> Path:
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write a folder of files, complete or not at all, in place of one that may be there."""
-    unfinished = beside(folder)
+    unfinished = hidden_name(folder)
     try:
         for name, content in files.items():
             write_bytes(unfinished / name, content)
         if folder.exists():  # a folder with files cannot be renamed over
-            old = beside(folder)
+            old = hidden_name(folder)
             os.replace(folder, old)
             shutil.rmtree(old, ignore_errors=True)
         os.replace(unfinished, folder)
@@ -74,7 +74,7 @@ def write_text(path: Path | str, content: str) -> Path:
     return write_bytes(path, content.encode("utf-8"))
 
 
-def beside(path: Path) -> Path:
+def hidden_name(path: Path) -> Path:
     """Return a fresh hidden name in the folder of `path`, to be renamed to `path` or removed."""
     return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
@@ -105,7 +105,7 @@ class UnwritableError(OSError):
 
 
 def demand_writable(folder: Path | str, *, remedy: str = "Pass another `out`.") -> None:
-    """Refuse a folder that cannot be made or written, with a remedy; nothing is made, and nothing is left behind.
+    """Refuse a folder that cannot be made or written, with a remedy; nothing is made, and nothing is left.
 
     A nameless file is written into it, or into the nearest folder above it that exists: a disk may be read-only, or
     full.
@@ -123,18 +123,18 @@ def demand_writable(folder: Path | str, *, remedy: str = "Pass another `out`.") 
         raise UnwritableError(f"{folder} cannot be written: {reason}. {remedy}")
 
 
-def told(error: OSError) -> str:
+def explained(error: OSError) -> str:
     """Return an error of the system as one line that names the file that was asked for.
 
     It is written under a hidden name first, which says nothing to a user.
 
-    >>> told(PermissionError(13, "Permission denied", "runs/.run.json.0123abcd.part"))
+    >>> explained(PermissionError(13, "Permission denied", "runs/.run.json.0123abcd.part"))
     'runs/run.json cannot be written: permission denied. Files written before are whole; mend that and try again.'
     """
     if error.errno is None or not isinstance(error.filename, str):
         return str(error)
     is_full, parts = error.errno in _FULL, Path(error.filename).parts
-    path = Path(*(re.sub(r"^\.(.+)\.[0-9a-f]{8}\.part$", r"\1", part) for part in parts))  # hidden by `beside`
+    path = Path(*(re.sub(r"^\.(.+)\.[0-9a-f]{8}\.part$", r"\1", part) for part in parts))  # by `hidden_name`
     if not is_full and path.parts == parts:  # it may have been read
         return f"{path}: {_reason(error)}."
     remedy = "free some space" if is_full else "mend that"

@@ -148,7 +148,7 @@ def plain(value: Any, *, strict: bool = False) -> Any:
     if value is None or isinstance(value, int | str) or (isinstance(value, float) and isfinite(value)):
         return value
     if strict and not isinstance(value, float):
-        raise TypeError(f"Only numbers, strings, lists and mappings of them can be told apart for good, got {value!r}.")
+        raise TypeError(f"Only numbers, strings, lists and mappings of them have a hash that lasts, got {value!r}.")
     return str(value)
 
 
@@ -450,7 +450,7 @@ def read(folder: Path | str | Iterable[Path | str]) -> "pandas.DataFrame":
     """Return a run's measured values: each (step, site, head, metric) once, sorted by step and layer.
 
     What `run.json` says is in `attrs["run"]`. Several folders give one table with a first column `run`, the shortest
-    part of the path that tells them apart, and `attrs["runs"]` by the same names. A run that is being written can be
+    part of the path in which they differ, and `attrs["runs"]` by the same names. A run that is being written can be
     read at any moment.
     """
     return _read(folder, METRICS)

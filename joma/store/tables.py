@@ -30,7 +30,7 @@ _STANDS_FOR = b"joma.stands_for_all_before"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableLayout:
-    """The columns of a table and which of them tell rows apart."""
+    """The columns of a table and which of them identify a row."""
 
     name: str
     """Name of the folder with the files."""

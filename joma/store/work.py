@@ -203,7 +203,7 @@ class Store:
             folder: Where artefacts are, or will be.
             device: Given to tasks.
             minutes: Only tasks that are expected to end within so many minutes from now are started; None for no limit.
-            progress: Told while tasks are computed.
+            progress: Called while tasks are computed.
         """
         self.folder = Path(folder)
         self.device = device
@@ -303,7 +303,7 @@ class Store:
             spent, done = monotonic() - begun, share - first
             if expected <= 0:
                 slowness = 1.0
-            elif done < TRUSTED_SHARE:  # too little is done to tell that it is fast
+            elif done < TRUSTED_SHARE:  # too little is done to say that it is fast
                 slowness = max(1.0, spent / expected)
             else:
                 slowness = spent / done / expected

@@ -10,8 +10,8 @@ from joma.tasks.on_ray import demand_ray, run_on_ray
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Where = Literal["local", "ray"]
-Told = Callable[[int, Any], None]
-"""Takes the position of a task at work and what it tells."""
+Report = Callable[[int, Any], None]
+"""Takes the position of a task at work and what it reports."""
 
 
 def check_place(on: str) -> None:
@@ -28,12 +28,12 @@ def run_tasks(
     *,
     on: str = "local",
     num_gpus: int = 0,
-    told: Told | None = None,
+    report: Report | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """Yield the position of each item and `function(item)`, in the order in which they get done, each once.
 
-    With `told` the function is called with a second argument, `function(item, tell)`; whatever it tells while it works
-    arrives at `told`, from Ray about once a second.
+    With `report` the function is called with a second argument, `function(item, send)`; whatever it sends while it
+    works arrives at `report`, from Ray about once a second.
 
     On `ray`, function, items and results travel as pickles, and a task whose worker dies is run again elsewhere: it
     must do no harm when it runs twice. A cluster that is already connected (`ray.init`, or RAY_ADDRESS) is used, else
@@ -46,7 +46,7 @@ def run_tasks(
     """
     check_place(on)
     if on == "ray":
-        yield from run_on_ray(function, items, num_gpus=num_gpus, told=told)
+        yield from run_on_ray(function, items, num_gpus=num_gpus, report=report)
         return
     for position, item in enumerate(items):
-        yield position, function(item) if told is None else function(item, partial(told, position))
+        yield position, function(item) if report is None else function(item, partial(report, position))

@@ -11,7 +11,7 @@ from joma.errors import import_extra
 MAX_RETRIES = 5
 """How often a task is run again when its worker dies."""
 HEAR_SECONDS = 1.0
-"""Time between two questions what the tasks tell."""
+"""Time between two questions for what the tasks report."""
 STOP_SECONDS = 60.0
 """Time that a task has to save its work when it is to stop."""
 LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -30,27 +30,27 @@ def run_on_ray(
     items: Sequence[Any],
     *,
     num_gpus: int = 0,
-    told: Callable[[int, Any], None] | None = None,
+    report: Callable[[int, Any], None] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the position of each item and what the function makes of it; `run_tasks` says how.
 
-    Of what a task tells between two questions the last word arrives. That a word was lost, as with the machine that
+    Of what a task reports between two questions the last arrives. That a word was lost, as with the machine that
     keeps them, does no harm to the work.
     """
     import ray
 
-    with _cluster(), _board(is_wanted=told is not None) as board:
+    with _cluster(), _board(is_wanted=report is not None) as board:
         name = getattr(function, "__name__", "task")  # for those who look at the cluster
         work: Any = ray.remote(_perform).options(name=name, max_retries=MAX_RETRIES, num_gpus=num_gpus)
         words = _heard(board)
         waiting = {work.remote(function, item, position, board): position for position, item in enumerate(items)}
         try:
             while waiting:
-                done, _ = ray.wait(list(waiting), timeout=None if told is None else HEAR_SECONDS)
-                if told is not None:
+                done, _ = ray.wait(list(waiting), timeout=None if report is None else HEAR_SECONDS)
+                if report is not None:
                     heard = next(words)
                     for position in heard.keys() & set(waiting.values()):  # not of those that have ended meanwhile
-                        told(position, heard[position])
+                        report(position, heard[position])
                 for reference in done:
                     yield waiting.pop(reference), ray.get(reference)
         finally:

@@ -28,8 +28,7 @@ class Activation:
         """Return (c₋, c₊), or refuse the activation on behalf of the statement that needs them."""
         if self.slopes is None:
             raise AssumptionError(
-                f"{statement} needs a homogeneous activation, φ(x) = φ'(x)·x; {self.name!r} is not. "
-                "Use `homogeneous(c_minus, c_plus)`, `relu` or `linear`."
+                f"{statement} needs a homogeneous activation, got {self.name!r}. Use `homogeneous(c_minus, c_plus)`."
             )
         return self.slopes
 

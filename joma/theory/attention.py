@@ -49,10 +49,7 @@ class Attention:
         positive("temperature", self.temperature)
         positive("normalisation", self.normalisation)
         if self.kind == AttentionKind.SOFTMAX and self.normalisation != 1:
-            raise ValueError(
-                f"Softmax attention computes its own normalisation, got `normalisation` {self.normalisation:g}. "
-                "Leave it at 1, or use exp attention."
-            )
+            raise ValueError(f"Softmax normalises itself, got `normalisation` {self.normalisation:g}. Leave it at 1.")
 
     def scores(self, z: Tokens, x: Tokens, *, checked: bool = True) -> Float[np.ndarray, "*B M"]:
         r"""Return $b = \sigma(z/T)\circ x/A$; leading axes broadcast.

@@ -62,14 +62,13 @@ class ComputationGraph:
     def __post_init__(self) -> None:
         if len(self.activations) != self.num_nodes:
             raise ValueError(
-                f"`activations` needs one entry for each of {self.num_nodes} nodes, got {len(self.activations)}."
+                f"`activations` must have one for each node, {self.num_nodes}; got {len(self.activations)}."
             )
         for j, below in enumerate(self.precedents):
             late = [k for k in below if not 0 <= k < j]
             if late:
                 raise ValueError(
-                    f"Precedents must come before their node, got {late[0]} for node {j}. "
-                    "Number the nodes from the inputs up."
+                    f"Precedents must come before their node, got {late[0]} for {j}. Number from inputs up."
                 )
 
     @property
@@ -363,10 +362,8 @@ class TwoValuedInput:
         wins: $a\to\infty$ and likewise $b\to-\infty$. Without it both outputs may end at the same value.
         """
         if not (self.g_plus > 0 > self.g_minus and 0 < self.p1 < 1):
-            raise AssumptionError(
-                "Learning the latent needs E[g|1] > 0 > E[g|0] and 0 < P₁ < 1, "
-                f"got {self.g_plus}, {self.g_minus} and {self.p1}. Change these."
-            )
+            given = f"{self.g_plus}, {self.g_minus} and {self.p1}"
+            raise AssumptionError(f"Learning needs E[g|1] > 0 > E[g|0] and 0 < P₁ < 1, got {given}. Change these.")
         plus, minus = self.x_plus @ self.x_plus, self.x_minus @ self.x_minus
         return bool(self.x_plus @ self.x_minus < min(plus, minus))
 

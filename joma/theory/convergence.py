@@ -130,25 +130,18 @@ def _column(scale: Real) -> Real:
 
 def times(t: Real, *, trailing: int = 0) -> np.ndarray:
     """Return `t` as an array with as many more axes of length one, refusing times before the start."""
-    t = finite("t", t)
-    if (t < 0).any():
-        raise ValueError(f"`t` must be at least 0, got {t.min()}. Times count from the start.")
+    t = within("t", t, 0, np.inf)
     return t.reshape(t.shape + (1,) * trailing)
 
 
 LogSpeed = Callable[..., Real]
 r"""$\ln\nu$, elementwise: v first, then one array for each parameter of the flow."""
 
-NUM_NODES = 40
-"""Points of the Gauss-Legendre rule: a Gaussian over 18 standard deviations is then exact to 2e-14."""
-NEGLIGIBLE = 81.0
-r"""Where $\kappa v^2$ exceeds its least value on the path by this much, $1/\nu$ is below $e^{-40}$ of its peak."""
-BRACKET_MARGIN = 1e-9
-"""Widening of the bracket of ln y, above the rounding of the quadrature."""
-ROOT_TOLERANCE = 1e-15
-"""Absolute tolerance of the root in ln y."""
-CHUNK = 8192
-"""Elements solved at a time: bounds the memory of the rule at a few megabytes."""
+NUM_NODES = 40  # points of the Gauss-Legendre rule: a Gaussian over 18 standard deviations is then exact to 2e-14
+NEGLIGIBLE = 81.0  # where κv² exceeds its least value on the path by this much, 1/ν is below e⁻⁴⁰ of its peak
+BRACKET_MARGIN = 1e-9  # widening of the bracket of ln y, above the rounding of the quadrature
+ROOT_TOLERANCE = 1e-15  # absolute tolerance of the root in ln y
+CHUNK = 8192  # elements solved at a time: bounds the memory of the rule at a few megabytes
 
 
 def transient_time(
@@ -235,14 +228,10 @@ def _rule() -> tuple[np.ndarray, np.ndarray]:
     return ((x + 1) / 2).astype(np.float64), (weights / 2).astype(np.float64)
 
 
-SUP_RHO = 0.8643247772318799
-r"""$B^* = \sup\rho(r, \mu)$, approached as $r\to1$: the sharp constant of Eqn 88 and of Theorem 4."""
-SUP_RHO_AT = 1.8721995871378647
-r"""The $|\mu|$ at which $\rho(1, \mu) = B^*$."""
-SUP_ZETA = 1.6327913528073903
-r"""$\sup\zeta(r, \mu)$, at $r = 1$."""
-SUP_ZETA_AT = 2.1617876779476073
-r"""The $\mu$ at which $\zeta(1, \mu)$ is largest."""
+SUP_RHO = 0.8643247772318799  # B* = sup ρ(r, μ), as r → 1: the sharp constant of Eqn 88 and of Theorem 4
+SUP_RHO_AT = 1.8721995871378647  # the |μ| at which ρ(1, μ) = B*
+SUP_ZETA = 1.6327913528073903  # sup ζ(r, μ), at r = 1
+SUP_ZETA_AT = 2.1617876779476073  # the μ at which ζ(1, μ) is largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,9 +276,8 @@ def time_to_efolds(efolds: Real, mu: Real, *, v0: Real = 0.0) -> np.ndarray:
 
     $\delta = (\mu - v)/(\mu - v_0)$ is the part of the way that is left; from zero it is Theorem 4's $1 - v/\mu$.
     """
-    y, mu, v0 = broadcast(efolds=finite("efolds", efolds), mu=finite("mu", mu), v0=finite("v0", v0)).values()
-    if (y < 0).any():
-        raise ValueError(f"`efolds` must be at least 0, got {y.min()}. It is ln(1/δ) with δ ≤ 1.")
+    y, mu, v0 = within("efolds", efolds, 0, np.inf), finite("mu", mu), finite("v0", v0)
+    y, mu, v0 = broadcast(efolds=y, mu=mu, v0=v0).values()
     with np.errstate(divide="ignore"):
         return np.asarray(elapsed_time(np.log(y), v0, mu, _log_speed))
 
@@ -425,14 +413,10 @@ def _log_speed(v: Real) -> Real:
     return np.square(v) / 2
 
 
-G_SUP_AT = 1.3069297277192810
-r"""Where Lemma 7's $G$ is largest; there $G = 1/y$, since $G' = 1 - yG$."""
-G_SUP = 0.7651520803227094
-r"""$\sup G$, the sharp constant of Lemma 7 (printed: 1)."""
-SMALL_G_SUP_AT = 1.1209064227785341
-r"""Where Lemma 6's $g$ is largest, $\sqrt{-\tfrac12 - W_{-1}(-\tfrac12e^{-1/2})}$: the non-zero root of Eqn 75."""
-SMALL_G_SUP = 0.6381726863389515
-r"""$\max g$, the sharp constant of Lemma 6 (printed: $1/\sqrt2 = 0.7071$)."""
+G_SUP_AT = 1.3069297277192810  # where Lemma 7's G is largest; there G = 1/y, since G' = 1 − yG
+G_SUP = 0.7651520803227094  # sup G, the sharp constant of Lemma 7 (printed: 1)
+SMALL_G_SUP_AT = 1.1209064227785341  # where g of Lemma 6 is largest, √(−½ − W₋₁(−½e^(−1/2))): a root of Eqn 75
+SMALL_G_SUP = 0.6381726863389515  # max g, the sharp constant of Lemma 6 (printed: 1/√2 = 0.7071)
 
 
 def small_g(y: Real) -> np.ndarray:

@@ -34,22 +34,14 @@ from joma.theory.mixture import Mixture, Noise
 from joma.theory.radial import Function
 from joma.types import Real, Tabular, keep
 
-REACH = 1e4
-"""How far out solutions are looked for, in units of E|y| + D."""
-NUM_POINTS = 2001
-"""Points of the grid that brackets them; two solutions between neighbours would be missed."""
-TAIL = 1e-280
-"""Below this the functions of a tail lose their digits to underflow, and the point is not used."""
-ROUNDING = 1e-13
-"""Relative residual below which its sign is rounding."""
-SPREAD = 15.0
-"""Half-width of the grid before sinh: the innermost step is about 1e-8 of the reach."""
-FLAT = 1e-8
-"""Mean slope of F/θ₁ over a distance below which it counts as constant: above the rounding of a radial profile ..."""
-FLAT_POINTS = 10
-"""... if so at this many neighbours on the grid: around a pair it is at one or two."""
-RATIO_TOLERANCE = 1e-9
-"""Relative difference up to which a mixture has the forced ratio of weights."""
+REACH = 1e4  # how far out solutions are looked for, in units of E|y| + D
+NUM_POINTS = 2001  # points of the grid that brackets them; two solutions between neighbours would be missed
+TAIL = 1e-280  # below this the functions of a tail lose their digits to underflow, and the point is not used
+ROUNDING = 1e-13  # relative residual below which its sign is rounding
+SPREAD = 15.0  # half-width of the grid before sinh: the innermost step is about 1e-8 of the reach
+FLAT = 1e-8  # mean slope of F/θ₁ below which it counts as constant: above the rounding of a radial profile ...
+FLAT_POINTS = 10  # ... if so at this many neighbours on the grid: around a pair it is at one or two
+RATIO_TOLERANCE = 1e-9  # relative difference up to which a mixture has the forced ratio of weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,34 +95,17 @@ class CriticalRay:
     def eigenvalues(self, norm: float) -> Float[np.ndarray, " n1"]:
         r"""Eigenvalues of the joint flow's Jacobian at $\|\mu\|$ = `norm`, ascending.
 
-        $0$ along the ray, $-\beta_1$ ($n-1$ times) and
-        $(c_+ - c_-)\,(a_+p(s_+) - a_-p(s_-))\,(1+\xi^2/\|\mu\|^2)/\|\mu\|$, where $\xi/\|\mu\| = s_-$ for a
-        negative center at the origin. A part $\bar x_\perp$ of $\bar x_-$ off the line of $v$ couples the last with one
-        of the others.
+        For a negative center at the origin they are $0$ along the ray, $-\beta_1$ ($n-1$ times) and
+        $(c_+ - c_-)\,(a_+p(s_+) - a_-p(s_-))\,(1+s_-^2)/\|\mu\|$. A part of $\bar x_-$ off the line of $v$ couples the
+        last with one of the others.
         """
-        bend = _bend(self.mixture, self.pair.s_plus, self.pair.s_minus) / float(positive("norm", norm))
-        across = -self.beta1(norm)
-        x_minus = self.mixture.centers[1]
-        off = np.linalg.norm(x_minus - (x_minus @ self.direction) * self.direction)
-        # Basis: the direction of x̄⊥, then the one in the plane of (v, ξ) that is orthogonal to the ray.
-        q = np.array([off, np.hypot(1, self.offset)])
-        if self.mixture.dim == 1:
-            return np.sort([0.0, bend * q[1] ** 2])
-        coupled = np.linalg.eigvalsh(bend * np.outer(q, q) + np.diag([across, 0.0]))
-        return np.sort([0.0, *[across] * (self.mixture.dim - 2), *coupled])
+        values = np.linalg.eigvalsh(self.mixture.jacobian(*self.point(norm)))
+        return np.where(np.abs(values) == np.abs(values).min(), 0.0, values)  # along the ray but for rounding
 
     def attracts(self) -> bool:
         """Whether every eigenvalue but the one along the ray is negative, which `norm` does not change."""
         below_zero = self.eigenvalues(1.0) < 0
         return bool(below_zero.sum() == self.mixture.dim)
-
-
-def _bend(mixture: Mixture, s_plus: float, s_minus: float) -> float:
-    r"""$a_+\theta_1'(s_+) - a_-\theta_1'(s_-)$."""
-    a_plus, a_minus = mixture.opposed_weights("A critical point")
-    p_plus, p_minus = mixture.noises
-    slope_plus = float(theta1_slope(p_plus, s_plus, mixture.activation))
-    return a_plus * slope_plus - a_minus * float(theta1_slope(p_minus, s_minus, mixture.activation))
 
 
 def lowest_slope(noise: Isotropic, activation: Activation = relu) -> float:
@@ -387,7 +362,9 @@ class CriticalPoint:
         Eqn 74 corrected; the eigenvalue along $\mu$ is
         $(c_+ - c_-)\frac{\xi^{*2}}{\|\mu\|^3}(a_-p(s_-) - a_+p(s_+))$.
         """
-        bend = _bend(self.mixture, self.s_plus, self.s_minus)
+        a_plus, a_minus = self.mixture.opposed_weights("A critical point")
+        (p_plus, p_minus), phi = self.mixture.noises, self.mixture.activation
+        bend = a_plus * theta1_slope(p_plus, self.s_plus, phi) - a_minus * theta1_slope(p_minus, self.s_minus, phi)
         return float(-(self.beta1 + bend * self.xi**2 / self.norm**3) / self.norm**2)
 
     @property

@@ -5,9 +5,10 @@ Orthonormal embeddings. With attention $b = \sigma(z/T)/A$ that acts token by to
 $$\dot v = b\circ q, \qquad \dot z = \frac{\eta_z}{\eta_w}\,\frac{\partial b}{\partial z}\circ v\circ q,$$
 
 with a push $q$ that makes the difference between flows. `saliency`: $q = \Delta\circ\phi'(v\circ b)$, Section 3.1.
-`printed`: $q = \mu - v$, Eqn 6. `model`: $q = \mu - v\circ b$, the flow that exp attention really gives. `clusters`:
-$q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the variant of Eqn 6 used for the paper's figure 4. Softmax
-attention couples the tokens and has separate classes. Neither Theorem 1 nor a closed form enters the fields, so that
+`printed`: $q = \mu - v$, Eqn 6. `model`: $q = \mu - v\circ b$, the flow that exp attention really gives; `common`: it
+for queries that share a vector. `clusters`: $q = \Phi(v\circ b)$, Lemma 2 with attention. `normalised`: the variant
+of Eqn 6 used for the paper's figure 4. Softmax attention couples the tokens and has separate classes. Neither Theorem 1
+nor a closed form enters the fields, so that
 both can be measured along the integrated flow.
 """
 
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, UnknownNameError, finite, positive, shaped, within
+from joma.errors import AssumptionError, UnknownNameError, finite, positive, shaped, whole, within
 from joma.theory.activations import ACTIVATIONS, Activation, linear, relu
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
@@ -34,8 +35,7 @@ from joma.types import BlowUp, keep
 
 DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
-LARGEST = 1e150
-"""Size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not."""
+LARGEST = 1e150  # size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class JointFlow(ABC):
             rates = self.field(0.0, self.start_state)
         if not any(np.any(rate) for rate in rates.values()):
             raise AssumptionError(
-                f"A simulation needs a start that moves: v and z stand still at their start under "
+                f"A simulation needs a start that moves: v and z stay at their start under "
                 f"{self.attention.kind} attention. Pass another `v0`, or targets other than 0."
             )
 
@@ -206,18 +206,12 @@ class RelaxingFlow(TokenwiseFlow):
         return 1 / float(self.tied.local_rates().min())
 
 
-PAST_BLOW_UP = 1.1
-"""Default end over the blow-up time of Theorem 2, so that a run meets it."""
-PAST_LINEAR_BLOW_UP = 4.0
-"""The same for a nonlinear activation, whose own blow-up, if any, is not known beforehand."""
-EFOLDS_OF_GROWTH = 5.0
-"""Default end under linear attention, where the winner grows exponentially."""
-SOFTMAX_SPAN = 8.0
-"""Default end under softmax attention, in units of 1 / max|Δ|, where growth is linear."""
-AT_ZERO = 1e-6
-"""Weights of clusters this far below their start count as zero."""
-BACKGROUND = 0.5
-"""Share of every sample that is spread evenly over all tokens, under softmax attention."""
+PAST_BLOW_UP = 1.1  # default end over the blow-up time of Theorem 2, so that a run meets it
+PAST_LINEAR_BLOW_UP = 4.0  # the same for a nonlinear activation, whose own blow-up, if any, is not known beforehand
+EFOLDS_OF_GROWTH = 5.0  # default end under linear attention, where the winner grows exponentially
+SOFTMAX_SPAN = 8.0  # default end under softmax attention, in units of 1 / max|Δ|, where growth is linear
+AT_ZERO = 1e-6  # weights of clusters this far below their start count as zero
+BACKGROUND = 0.5  # share of every sample that is spread evenly over all tokens, under softmax attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,6 +351,46 @@ class ModelFlow(RelaxingFlow):
     def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
         r"""$\mu - v\circ b$, zero at $v^* = \operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$."""
         return self.targets - v * b
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonVectorFlow(ModelFlow):
+    r"""The model's flow for many queries with one target, whose embeddings share a vector: see `common_vector`.
+
+    The logits' matrix moves every query's logits by $1/Q + s$ of the whole gradient, in place of $1/Q$.
+    """
+
+    laws: ClassVar = {AttentionKind.EXP: "z − (1/Q + s)·(η_z/2η_wT)·v²"}
+
+    common: float = 1.0
+    r"""s, the squared norm of the common vector over that of an embedding; zero is the control."""
+    num_queries: int = 100
+    """Q, all of them equally frequent."""
+
+    def __post_init__(self) -> None:
+        keep(self, common=float(within("common", self.common, 0, LARGEST)))
+        keep(self, num_queries=int(whole("num_queries", self.num_queries, low=1)))
+        super().__post_init__()
+
+    @property
+    def effective_ratio(self) -> float:
+        r"""$\frac{\eta_z}{\eta_w}(\frac1Q + s)$."""
+        return self.rate_ratio * (1 / self.num_queries + self.common)
+
+    @property
+    def invariant(self) -> Invariant:
+        r"""Theorem 1 with the effective ratio."""
+        return Invariant(attention=self.attention, rate_ratio=self.effective_ratio)
+
+    @property
+    def scales(self) -> dict[str, Any]:
+        """The constants of the closed form."""
+        return super().scales | {"rate_ratio": self.effective_ratio}
+
+    def field(self, t: float, state: State) -> State:
+        """As for every tokenwise flow, the logits by all queries together."""
+        rates = super().field(t, state)
+        return {"v": rates["v"], "z": rates["z"] * self.effective_ratio / self.rate_ratio}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -503,6 +537,7 @@ FLOWS: dict[str, tuple[type[JointFlow], ...]] = {
     "printed": (PrintedFlow, LinearPrintedFlow),
     "normalised": (NormalisedFlow,),
     "model": (ModelFlow,),
+    "common": (CommonVectorFlow,),
     "clusters": (ClusterFlow,),
 }
 """The flows by the name that the command takes, one class for each group of attentions, the default first."""
@@ -512,6 +547,7 @@ TITLES = {
     "printed": "Eqn 6 as printed",
     "normalised": "Eqn 6 with softmax(v²/T), the variant used for figure 4",
     "model": "The flow that exp attention gives, where the paper has Eqn 6",
+    "common": "The flow of many queries that share a vector",
     "clusters": "Two clusters (Lemma 2) with attention",
 }
 """The same in words, for headings."""

@@ -29,18 +29,12 @@ r"""Arguments at which a function given for $\psi$ bends or jumps."""
 
 FINEST_STEP, COARSEST_STEP = -12, 3
 r"""Powers of two by which panels grow away from a kink of $\psi$, in units of its argument; on to 8|r| for large r."""
-CHUNK = 1 << 20
-"""Function values held at once."""
-ORTHONORMAL = 1e-10
-r"""Largest entry of $R^\top R - I$ that counts as rounding."""
-MOST_STEPS = 2000
-"""Doublings and bisections of a root finder: enough to cross the range of floats."""
-MOST_DOUBLINGS = 60
-"""Doublings of the bracket of a level that may not exist: far beyond any gate."""
-LEVELS = 401
-"""Values of y at which lines through zero are compared with G, evenly spaced in their logit ..."""
-FARTHEST_LOGIT = 30.0
-"""... up to this on either side."""
+CHUNK = 1 << 20  # function values held at once
+ORTHONORMAL = 1e-10  # largest entry of RᵀR − I that counts as rounding
+MOST_STEPS = 2000  # doublings and bisections of a root finder: enough to cross the range of floats
+MOST_DOUBLINGS = 60  # doublings of the bracket of a level that may not exist: far beyond any gate
+LEVELS = 401  # values of y at which lines through zero are compared with G, evenly spaced in their logit ...
+FARTHEST_LOGIT = 30.0  # ... up to this on either side
 
 
 def theta1(p: Isotropic, s: Real, phi: Activation = relu) -> np.ndarray:

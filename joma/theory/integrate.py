@@ -15,12 +15,10 @@ State = dict[str, np.ndarray]
 Field = Callable[[float, State], Mapping[str, np.ndarray]]
 """Time and named states in, the time derivative of each state out."""
 
-TOLERANCE = 1e-12
-"""Default relative and absolute tolerance: tight enough that a closed form is judged, not the solver."""
+TOLERANCE = 1e-12  # default relative and absolute tolerance: tight enough that a closed form is judged, not the solver
 
 FEWEST_TIMES = 2
-EVENT = 1
-"""`solve_ivp`'s status for a terminal event."""
+EVENT = 1  # `solve_ivp`'s status for a terminal event
 
 
 def integrate(
@@ -46,9 +44,7 @@ def integrate(
     """
     t = shaped("T", t=t)
     if t.size < FEWEST_TIMES or (np.diff(t) <= 0).any():
-        raise ValueError(
-            f"`t` must be ascending times, from a start to an end; got {t.size} of them. Sort them and remove repeats."
-        )
+        raise ValueError(f"`t` must be ascending, two times or more, got {t.size}. Sort them and remove repeats.")
     arrays = {name: finite(name, value) for name, value in start.items()}
     offsets = np.cumsum([0, *(value.size for value in arrays.values())])
 

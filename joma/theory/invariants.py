@@ -26,8 +26,7 @@ from joma.theory.layer import Layer
 from joma.types import keep
 
 WEIGHTS_AND_LOGITS = "*T K M, *T Q M"
-ORTHOGONALITY = 1e-9
-"""Largest inner product of two embeddings that still counts as zero, relative to the largest squared norm."""
+ORTHOGONALITY = 1e-9  # largest inner product of two embeddings that counts as zero, over the largest squared norm
 
 
 @dataclass(frozen=True, kw_only=True)

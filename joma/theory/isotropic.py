@@ -17,10 +17,8 @@ from joma.errors import AssumptionError, positive, whole
 from joma.theory.radial import DEPTH, DensityTable, RadialMesh, log_profile, radial_mesh, require_tail, resolve
 from joma.types import Real
 
-SMALLEST = 1e-100
-"""Radius used for zero when a profile is evaluated."""
-LARGEST = 1e280
-"""Coordinates from here on count as infinite."""
+SMALLEST = 1e-100  # radius used for zero when a profile is evaluated
+LARGEST = 1e280  # coordinates from here on count as infinite
 
 
 class Isotropic(ABC):

@@ -25,11 +25,9 @@ Classes = Float[np.ndarray, " D"]
 Count = int | np.integer | Int[np.ndarray, "..."]
 """An integer or an array of them."""
 
-FLIP = np.array([[1.0, -1.0], [-1.0, 1.0]])
-r"""$ee^\top$ with $e = [1, -1]^\top$."""
+FLIP = np.array([[1.0, -1.0], [-1.0, 1.0]])  # eeᵀ with e = [1, −1]ᵀ
 
-SUM_TOLERANCE = 1e-12
-"""How far the class probabilities may sum from one: rounding of a thousand terms."""
+SUM_TOLERANCE = 1e-12  # how far the class probabilities may sum from one: rounding of a thousand terms
 
 
 def edge_matrix(rho: Real) -> Float[np.ndarray, "*edges 2 2"]:
@@ -100,10 +98,9 @@ def cooccurrence(H: Count, L: Count, rho: Real, rho0: Real) -> np.ndarray:
     >>> float(cooccurrence(1, 3, 0.8, -0.08).round(5))
     0.82877
     """
-    _require_binary_ancestor(H, L)
-    H, L, rho, rho0 = broadcast(
-        H=np.asarray(H), L=np.asarray(L), rho=within("rho", rho, -1, 1), rho0=within("rho0", rho0, -1, 1)
-    ).values()
+    H, L = _below_a_binary_ancestor(H, L)
+    rho, rho0 = within("rho", rho, -1, 1), within("rho0", rho0, -1, 1)
+    H, L, rho, rho0 = broadcast(H=H, L=L, rho=rho, rho0=rho0).values()
     twice_on = _one_minus(rho, L - 1, rho0)
     if (twice_on == 0).any():
         raise AssumptionError(
@@ -144,9 +141,8 @@ def cooccurrence_limit(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
     >>> float(cooccurrence_limit(1, 5))
     0.8
     """
-    _require_binary_ancestor(H, L)
-    c = within("c", c, 0, np.inf)
-    return np.asarray(1 - np.asarray(H) / (np.asarray(L) - 1 + c))
+    H, L = _below_a_binary_ancestor(H, L)
+    return np.asarray(1 - H / (L - 1 + within("c", c, 0, np.inf)))
 
 
 def cooccurrence_slope(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
@@ -158,8 +154,7 @@ def cooccurrence_slope(H: Count, L: Count, c: Real = 1.0) -> np.ndarray:
     >>> float(cooccurrence_slope(1, 5).round(12))
     -0.3
     """
-    _require_binary_ancestor(H, L)
-    H, L, c = np.asarray(H), np.asarray(L), within("c", c, 0, np.inf)
+    (H, L), c = _below_a_binary_ancestor(H, L), within("c", c, 0, np.inf)
     denominator = L - 1 + c
     return np.asarray(-H / denominator * ((L - 1) * (L - 2 + 2 * c) / (2 * denominator) - (2 * H - 1) / 2))
 
@@ -179,13 +174,11 @@ def distribution(name: str, value: np.ndarray) -> np.ndarray:
     """Return probabilities as an array, refusing numbers that are none or do not sum to one."""
     p = within(name, value, 0, 1)
     if p.ndim != 1 or abs(p.sum() - 1) > SUM_TOLERANCE:
-        raise ValueError(
-            f"`{name}` must be a list of numbers that sum to 1, got a sum of {p.sum():.12g}. Divide by it."
-        )
+        raise ValueError(f"`{name}` must be a list that sums to 1, got a sum of {p.sum():.12g}. Divide by it.")
     return p
 
 
-def _require_binary_ancestor(H: Count, L: Count) -> None:
+def _below_a_binary_ancestor(H: Count, L: Count) -> tuple[np.ndarray, np.ndarray]:
     H, L = broadcast(H=whole("H", H, low=0), L=whole("L", L, low=0)).values()
     bad = (H < 1) | (H > L - 1)
     if bad.any():
@@ -193,6 +186,7 @@ def _require_binary_ancestor(H: Count, L: Count) -> None:
             f"Thm. 5 needs a binary common ancestor, 1 ≤ H ≤ L − 1; got H = {H[bad][0]}, L = {L[bad][0]}. "
             "For a common ancestor at the root use `root_cooccurrence` or a `LatentTree`."
         )
+    return H, L
 
 
 def _one_minus(rho: np.ndarray, n: Count, factor: Real) -> np.ndarray:
@@ -212,11 +206,9 @@ Node = int | np.integer
 Nested: TypeAlias = "Sequence[Nested]"
 """The children of a node, each given by its own children; a leaf is the empty tuple."""
 
-ROOT = 0
-"""Index of the class label $y_0$."""
+ROOT = 0  # index of the class label y_0
 
-NO_PARENT = -1
-"""Parent of the root."""
+NO_PARENT = -1  # parent of the root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +238,8 @@ class LatentTree:
         misplaced = np.flatnonzero((parents[1:] < ROOT) | (parents[1:] >= np.arange(1, parents.size))) + 1
         if misplaced.size:
             node = int(misplaced[0])
-            raise ValueError(
-                f"Every parent must come before its child, got parent {parents[node]} for node {node}. "
-                "Number the nodes from the root down."
-            )
+            found = f"{parents[node]} for node {node}"
+            raise ValueError(f"Parents must come before their children, got {found}. Number from the root down.")
         p = distribution("class_probabilities", self.class_probabilities)
         rho, zero = within("rho", self.rho, -1, 1), within("zero_given_class", self.zero_given_class, 0, 1)
         keep(self, parents=parents, rho=rho, class_probabilities=p, zero_given_class=zero)
@@ -388,17 +378,10 @@ class LatentTree:
         return table
 
     def _nodes(self, nodes: Int[np.ndarray, " n"] | None) -> Int[np.ndarray, " n"]:
-        """Return the nodes asked for, refusing the root and indices out of range."""
+        """Return the nodes asked for, refusing the root, which is not binary, and indices out of range."""
         if nodes is None:
             return self.leaves
-        nodes = whole("nodes", shaped("n", nodes=nodes), low=0)
-        outside = (nodes <= ROOT) | (nodes >= self.num_nodes)
-        if outside.any():
-            raise ValueError(
-                f"Binary nodes are 1 to {self.num_nodes - 1}, got {nodes[outside][0]}. "
-                "Node 0 is the class label, which is not binary."
-            )
-        return nodes
+        return whole("nodes", shaped("n", nodes=nodes), low=ROOT + 1, high=self.num_nodes - 1)
 
     def _chance_of_one(self, nodes: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         chance = self._laws[nodes, 1]

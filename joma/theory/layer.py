@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from joma.errors import AssumptionError, finite, positive, shaped
+from joma.errors import AssumptionError, finite, positive, shaped, whole
 from joma.theory.activations import Activation
 from joma.theory.attention import Attention
 from joma.theory.integrate import State, integrate
@@ -27,8 +27,7 @@ Logits = Float[np.ndarray, "Q M"]
 Hidden = Float[np.ndarray, "N K"]
 """Hidden values, or a gradient of them."""
 
-ROUNDING = 1e-9
-"""Largest distance from 1 at which probabilities still count as summing to one."""
+ROUNDING = 1e-9  # largest distance from 1 at which probabilities still count as summing to one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +101,11 @@ class Samples:
     """Probability of each sample; uniform when left out."""
 
     def __post_init__(self) -> None:
-        q = np.asarray(self.q)
-        x, _, weights = shaped("N M, N, N", x=self.x, q=q, weights=self.weights)
+        x, q, weights = shaped("N M, N, N", x=self.x, q=self.q, weights=self.weights)
         if not x.size:
             raise ValueError(f"`x` must be a matrix with entries, got shape {x.shape}. Pass a row for each sample.")
         weights = np.full(len(x), 1 / len(x)) if weights is None else weights
-        keep(self, x=x, q=q, weights=weights)
-        if not np.issubdtype(q.dtype, np.integer) or (q < 0).any():
-            raise ValueError(f"`q` must be query indices 0, 1, ..., got {q.min()} of type {q.dtype}. Pass integers.")
+        keep(self, x=x, q=whole("q", q, low=0), weights=weights)
         if (weights < 0).any() or abs(weights.sum() - 1) > ROUNDING:
             raise ValueError(
                 f"`weights` must be probabilities, got a sum of {weights.sum():.6g}, the least {weights.min():.6g}. "
@@ -238,10 +234,7 @@ class Layer:
         u = self.embeddings
         axes = f"{u.num_queries} {u.num_contextual}, K {len(u.contextual)}, N {u.num_contextual}"
         z, w, _ = shaped(axes, z=z, w=w, x=samples.x)
-        if samples.q.max() >= u.num_queries:
-            raise ValueError(
-                f"`q` must be below the number of queries {u.num_queries}, got {samples.q.max()}. Add embeddings."
-            )
+        whole("q", samples.q, low=0, high=u.num_queries - 1)
         return z, w
 
 
@@ -258,14 +251,10 @@ def cross_entropy_gradient(labels: Int[np.ndarray, " N"]) -> Backprop:
     >>> g(0.0, np.array([[0.0, 0.0]]))
     array([[-0.5,  0.5]])
     """
-    labels = np.asarray(labels)
 
     def gradient(time: float, hidden: np.ndarray) -> np.ndarray:
         num_nodes = hidden.shape[1]
-        if labels.min() < 0 or labels.max() >= num_nodes:
-            raise ValueError(
-                f"`labels` must lie in 0..{num_nodes - 1}, got {labels.min()} to {labels.max()}. Add hidden nodes."
-            )
-        return np.eye(num_nodes)[labels] - special.softmax(hidden, axis=1)
+        wanted = whole("labels", labels, low=0, high=num_nodes - 1)
+        return np.eye(num_nodes)[wanted] - special.softmax(hidden, axis=1)
 
     return gradient

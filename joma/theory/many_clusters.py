@@ -27,14 +27,10 @@ from joma.types import as_columns
 
 __all__ = ["RestPoint", "rest_points"]
 
-NUM_STARTS = 128
-"""Directions of (v, ξ) from which roots are looked for."""
-RESIDUAL = 1e-10
-"""Largest entry of v̇ at a root, over the sizes of its parts."""
-SAME = 1e-6
-"""Relative distance below which two roots are one."""
-FARTHEST = 1e4
-"""Norm of μ over |ξ| beyond which a root is a direction in which the field only fades."""
+NUM_STARTS = 128  # directions of (v, ξ) from which roots are looked for
+RESIDUAL = 1e-10  # largest entry of v̇ at a root, over the sizes of its parts
+SAME = 1e-6  # relative distance below which two roots are one
+FARTHEST = 1e4  # norm of μ over |ξ| beyond which a root is a direction in which the field only fades
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from scipy import optimize, special
 
 from joma.errors import AssumptionError, finite, shaped
 from joma.theory.activations import Activation, relu
-from joma.theory.hyperplane import gate_mass, gate_moment, mean_activation, theta1, theta1_slope, theta2
+from joma.theory.hyperplane import gate_mass, gate_mass_slope, gate_mean, gate_moment
 from joma.theory.integrate import Field, State
 from joma.theory.isotropic import Isotropic
 from joma.types import Real, Tabular, as_columns, keep
@@ -25,12 +25,9 @@ from joma.types import Real, Tabular, as_columns, keep
 Noise = Isotropic | tuple[Isotropic, ...]
 """One distribution for all clusters, or one for each."""
 
-NUM_OPPOSED = 2
-"""Clusters of Lemma 4 and Theorem 3: a positive and a negative one."""
-NUM_DIRECTIONS = 512
-"""Directions of (v, ξ) at which the search for the steepest one begins."""
-NUM_CLIMBS = 6
-"""How many of the best of them are climbed from."""
+NUM_OPPOSED = 2  # clusters of Lemma 4 and Theorem 3: a positive and a negative one
+NUM_DIRECTIONS = 512  # directions of (v, ξ) at which the search for the steepest one begins
+NUM_CLIMBS = 6  # how many of the best of them are climbed from
 GRADIENT_TOLERANCE = 1e-11
 """Slope along the sphere at which a climb ends; the rate is then exact to rounding, being flat there."""
 
@@ -137,7 +134,8 @@ class Mixture:
         Eqns 42 and 43, with the normalisation corrected.
         """
         pull, push = self.parts(v, xi)
-        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * self._geometry(v, xi)[1]
+        normal = v / np.hypot.reduce(v, axis=-1, keepdims=True)
+        v_dot = pull @ self.centers + push.sum(axis=-1, keepdims=True) * normal
         return v_dot, np.asarray(pull.sum(axis=-1))
 
     def parts(
@@ -145,8 +143,9 @@ class Mixture:
     ) -> tuple[Float[np.ndarray, "*T C"], Float[np.ndarray, "*T C"]]:
         r"""Return $a_j\theta_1(s_j)$ and $a_j\theta_2(s_j)$: each cluster's pull to its center, and push along $v$."""
         s, _, norm = self._geometry(v, xi)
-        mass, moment = self._gate()
-        return self.weights * self._each(mass, s, norm), self.weights * self._each(moment, s, norm)
+        gates = (self._each(gate, s, norm, psi=self.activation) for gate in (gate_mass, gate_moment))
+        pull, push = (self.weights * gate for gate in gates)
+        return pull, push
 
     def potential(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T"]:
         r"""$L(v, \xi) = \sum_j a_jE\,\phi(v^\top x + \xi)$, whose gradient is the field.
@@ -155,11 +154,7 @@ class Mixture:
         $v^\top\dot v + \xi\dot\xi = L$: Eqn 53 corrected.
         """
         s, _, norm = self._geometry(v, xi)
-        if self.activation.slopes is None:
-            means = self._each(lambda p, s, norm: gate_mass(p, s * norm, norm=norm, psi=self.activation.value), s, norm)
-        else:
-            means = norm * self._each(lambda p, s, norm: mean_activation(p, s, self.activation), s, norm)
-        return np.asarray(means @ self.weights)
+        return np.asarray(self._each(gate_mean, s, norm, phi=self.activation) @ self.weights)
 
     def jacobian(self, v: Float[np.ndarray, "*T n"], xi: Real) -> Float[np.ndarray, "*T n+1 n+1"]:
         r"""Derivative of $(\dot v, \dot\xi)$ by $(v, \xi)$: what Eqns 67-70 give with the normalisation corrected.
@@ -168,15 +163,16 @@ class Mixture:
         $q_j = (\bar x_j - s_jn,\; 1)$, $n = v/\|v\|$ and $\Pi$ the projection of $v$ orthogonal to $n$.
         Hypothesis: a homogeneous activation.
         """
+        self.activation.require_homogeneous("The derivative of the field")
         s, normal, norm = self._geometry(v, xi)
         feet = self.centers - s[..., None] * normal[..., None, :]
         q = np.concatenate([feet, np.ones((*s.shape, 1))], axis=-1)
-        bend = self.weights * self._each(lambda p, s, norm: theta1_slope(p, s, self.activation), s, norm)
-        turn = self.weights * self._each(self._gate()[1], s, norm)
+        bend = self.weights * self._each(gate_mass_slope, s, norm, phi=self.activation)
+        turn = self.weights * self._each(gate_moment, s, norm, psi=self.activation) / norm
         across = np.eye(self.dim) - normal[..., :, None] * normal[..., None, :]
         jacobian = np.einsum("...c,...ci,...cj->...ij", bend, q, q)
         jacobian[..., :-1, :-1] += turn.sum(axis=-1, keepdims=True)[..., None] * across
-        return jacobian / norm[..., None]
+        return jacobian
 
     def flow(self, t: float, state: State) -> State:
         """Field of weights `v` and bias `xi` trained together (Eqn 50), as `integrate` takes it."""
@@ -223,23 +219,12 @@ class Mixture:
         v, xi = basis @ u[:-1], float(u[-1])
         return Growth(rate=float(self.potential(v, xi)), v=v, xi=xi)
 
-    def _gate(self) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
-        r"""$\Theta_1$ and $\Theta_2$ of (distribution, s, norm); functions of s alone for a homogeneous activation."""
-        phi = self.activation
-        if phi.slopes is not None:
-            return lambda p, s, norm: theta1(p, s, phi), lambda p, s, norm: theta2(p, s, phi)
-        return (
-            lambda p, s, norm: gate_mass(p, s * norm, norm=norm, psi=phi),
-            lambda p, s, norm: gate_moment(p, s * norm, norm=norm, psi=phi),
-        )
-
-    def _each(
-        self, function: Callable[..., np.ndarray], s: Float[np.ndarray, "*T C"], norm: Float[np.ndarray, "*T 1"]
-    ) -> Float[np.ndarray, "*T C"]:
-        """Evaluate a function of (distribution, s, norm) for every cluster, at once where they share one."""
+    def _each(self, gate: Callable[..., np.ndarray], s: np.ndarray, norm: np.ndarray, **phi: Activation) -> np.ndarray:
+        """Evaluate a `gate_...` function at r = s‖v‖ for every cluster, at once where they share a distribution."""
+        r = s * norm
         if not isinstance(self.noise, tuple):
-            return function(self.noise, s, norm)
-        return np.stack([function(p, s[..., j], norm[..., 0]) for j, p in enumerate(self.noise)], axis=-1)
+            return gate(self.noise, r, norm=norm, **phi)
+        return np.stack([gate(p, r[..., j], norm=norm[..., 0], **phi) for j, p in enumerate(self.noise)], axis=-1)
 
     def _geometry(self, v: np.ndarray, xi: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return s, v/‖v‖ and ‖v‖ (its last axis kept), refusing NaN, another length and v = 0."""

@@ -20,39 +20,24 @@ from joma.types import Real
 Function = Callable[[np.ndarray], np.ndarray]
 """A function of an array, elementwise; a user's may take one number at a time."""
 
-DECADES = 100
-"""The scan looks from 10^-100 to 10^100 ..."""
-COARSE_POINTS = 200_001
-"""... at a thousand radii a decade, near enough to see a Gaussian ring of relative width 3e-5."""
+DECADES = 100  # the scan looks from 10^-100 to 10^100 ...
+COARSE_POINTS = 200_001  # ... at a thousand radii a decade, near enough to see a Gaussian ring of relative width 3e-5
 NEAR_DECADES = 12
-NEAR_POINTS = 2_000_001
-"""Second look, around r = 1, when the first saw nothing."""
-BULK = 12.0
-"""Nats below the peak of the mass that the fine scan covers ..."""
-MARGIN = np.log(3)
-"""... and the factor by which it looks further on either side ..."""
-FINE_POINTS = 1_000_001
-"""... at this many radii: near enough to see a ring of relative width 2e-6 on a smooth background."""
-DEPTH = 690.0
-"""Nats below one, or below the peak, at which a function given by its values may have underflowed: taken as zero."""
-TEST_ORDER = 12
-"""Gauss nodes that must resolve a panel before it is accepted ..."""
-ORDER = 32
-r"""... and those used afterwards, enough for the square in $r = \sqrt{y^2+l^2}$ and for $l^n$ at n = 20."""
-FUNCTION_ORDER = 24
-"""Gauss nodes of a panel on which a tabulated density is integrated against a smooth function."""
-PANEL_TOLERANCE = 1e-12
-"""Relative difference between Gauss on a panel and on its halves."""
-END_TOLERANCE = 1e-6
-"""Mismatch at the ends and in the middle of a panel, relative to its largest value, that counts as continuous."""
-ROUNDINGS = 8
-"""Roundings that may add up in a panel's integral, and the width of a panel that cannot be halved."""
-SEEN = 1.0
-"""Nats by which the nodes of a panel may fall short of what the scan saw in it."""
+NEAR_POINTS = 2_000_001  # second look, around r = 1, when the first saw nothing
+BULK = 12.0  # nats below the peak of the mass that the fine scan covers ...
+MARGIN = np.log(3)  # ... and the factor by which it looks further on either side ...
+FINE_POINTS = 1_000_001  # ... at this many radii: near enough to see a ring of relative width 2e-6
+DEPTH = 690.0  # nats below one, or below the peak, where values may have underflowed: they count as zero
+TEST_ORDER = 12  # Gauss nodes that must resolve a panel before it is accepted ...
+ORDER = 32  # ... and those used afterwards, enough for the square in r = √(y² + l²) and for lⁿ at n = 20
+FUNCTION_ORDER = 24  # Gauss nodes of a panel on which a tabulated density is integrated against a smooth function
+PANEL_TOLERANCE = 1e-12  # relative difference between Gauss on a panel and on its halves
+END_TOLERANCE = 1e-6  # mismatch at ends and middle of a panel, over its largest value, that counts as continuous
+ROUNDINGS = 8  # roundings that may add up in a panel's integral, and the width of a panel that cannot be halved
+SEEN = 1.0  # nats by which the nodes of a panel may fall short of what the scan saw in it
 MOST_PANELS = 20_000
 MOST_HALVINGS = 64
-TABLE_REACH = 1e25
-"""A density table ends at this multiple of the radius with most of the mass."""
+TABLE_REACH = 1e25  # a density table ends at this multiple of the radius with most of the mass
 
 
 @cache
@@ -195,8 +180,7 @@ class DensityTable:
 
     lower: Float[np.ndarray, " P"]
     upper: Float[np.ndarray, " P"]
-    coefficients: Float[np.ndarray, "P K"]
-    """Legendre coefficients on each panel."""
+    coefficients: Float[np.ndarray, "P K"]  # Legendre coefficients on each panel
 
     @classmethod
     def of(cls, density: Function, lower: Float[np.ndarray, " P"], upper: Float[np.ndarray, " P"]) -> "DensityTable":
@@ -233,40 +217,26 @@ class DensityTable:
 LogWeight = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 r"""$\ln w(y, l, r)$ with $r^2 = y^2 + l^2$."""
 
-MARGIN_OF_UNDERFLOW = 30.0
-"""A profile that is zero at a step of the scan from more than this above underflow has a compact support."""
-INNER_REACH = 40.0
-r"""Nats below the peak of $r^{n-1}p_0$ where panels begin: what is left out is $e^{-40}$ of the mass."""
-OUTER_REACH = 750.0
-r"""Nats below the peak of $r^{n+1}p_0$ where panels end: everything beyond underflows."""
-PRUNED = 75.0
-"""Nats below the largest panel at which a panel is left out of an integral."""
-TAIL_TOLERANCE = 1e-10
-"""Largest error that the extrapolated tail may bring into an integral."""
-SMALLEST_GAP = 1e-6
-"""A tail exponent this near to its limit counts as divergent."""
-POWER_LAW = 1e-3
-"""A tail whose exponent changes by more than this over an octave is not a power law."""
-FAR = 1e9
-"""Beyond this multiple of y the power law is integrated with y neglected, an error of its inverse square."""
-TABLE_CELLS = 64
-"""Cells of a panel in the table that samples are drawn from; radii are uniform inside a cell."""
-CHUNK = 1 << 20
-"""Function values held at once."""
+MARGIN_OF_UNDERFLOW = 30.0  # a profile that jumps to zero from this far above underflow has a compact support
+INNER_REACH = 40.0  # nats below the peak of rⁿ⁻¹p₀ where panels begin: what is left out is e⁻⁴⁰ of the mass
+OUTER_REACH = 750.0  # nats below the peak of rⁿ⁺¹p₀ where panels end: everything beyond underflows
+PRUNED = 75.0  # nats below the largest panel at which a panel is left out of an integral
+TAIL_TOLERANCE = 1e-10  # largest error that the extrapolated tail may bring into an integral
+SMALLEST_GAP = 1e-6  # a tail exponent this near to its limit counts as divergent
+POWER_LAW = 1e-3  # a tail whose exponent changes by more than this over an octave is not a power law
+FAR = 1e9  # beyond this multiple of y the power law is integrated with y neglected, an error of its inverse square
+TABLE_CELLS = 64  # cells of a panel in the table that samples are drawn from; radii are uniform inside a cell
+CHUNK = 1 << 20  # function values held at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     r"""$p_0(r) = p_0(R)\,(r/R)^a$ outside the panels, below the first or beyond the last of them."""
 
-    start: float
-    """R, where the panels begin or end."""
-    log_p: float
-    r"""$\ln p_0(R)$."""
-    exponent: float
-    """a."""
-    doubt: float = 0.0
-    """Change of the exponent over one octave: zero for an exact power law."""
+    start: float  # R, where the panels begin or end
+    log_p: float  # ln p₀(R)
+    exponent: float  # a
+    doubt: float = 0.0  # change of the exponent over one octave: zero for an exact power law
 
     def log_value(self, r: Real) -> np.ndarray:
         r"""$\ln p_0(r)$."""
@@ -290,10 +260,8 @@ class RadialMesh:
     dim: int
     lower: Float[np.ndarray, " P"]
     upper: Float[np.ndarray, " P"]
-    inner: PowerLaw | None
-    """The profile below the first panel; None where it is zero."""
-    tail: PowerLaw | None
-    """The profile beyond the last panel; None where it is zero, or underflows."""
+    inner: PowerLaw | None  # the profile below the first panel; None where it is zero
+    tail: PowerLaw | None  # the profile beyond the last panel; None where it is zero, or underflows
 
     def integrate(self, y: Float[np.ndarray, " N"], log_weight: LogWeight, power: int) -> Float[np.ndarray, " N"]:
         r"""$\int_0^\infty p_0(\sqrt{y^2+l^2})\,w(y, l, r)\,dl$ over the total mass, for $y \ge 0$.

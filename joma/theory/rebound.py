@@ -25,18 +25,12 @@ from joma.errors import finite, positive, shaped
 from joma.theory.convergence import TiedFlow
 from joma.types import Tabular, as_columns
 
-LOGITS_OF_THM_1 = 2.0
-"""T for which softmax(v²/T) is the attention that Theorem 1 ties to v, z = v²/2; figure 4's caption has T = 1."""
-SETTLED = 40.0
-"""E-folds after which a gap is below the spacing of floats."""
-FIRST_MOVE = 1e-3
-"""E-folds of the first time on the grid that is searched for a dip."""
-NUM_TIMES = 400
-"""Times of that grid, evenly spaced in ln t."""
-SPEEDS = (1e-280, 1e280)
-"""Range to which rates are cut, so that times are floats."""
-ROUNDING = 1e-12
-"""A change of entropy or rank below this counts as rounding."""
+LOGITS_OF_THM_1 = 2.0  # T for which softmax(v²/T) is Theorem 1's attention, z = v²/2; figure 4's caption has T = 1
+SETTLED = 40.0  # e-folds after which a gap is below the spacing of floats
+FIRST_MOVE = 1e-3  # e-folds of the first time on the grid that is searched for a dip
+NUM_TIMES = 400  # times of that grid, evenly spaced in ln t
+SPEEDS = (1e-280, 1e280)  # range to which rates are cut, so that times are floats
+ROUNDING = 1e-12  # a change of entropy or rank below this counts as rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,9 +30,10 @@ Values = float | int | str | Sequence[float | int] | np.ndarray
 LAWS: dict[str, Callable[..., Any]] = {"uniform": np.random.Generator.uniform, "normal": np.random.Generator.normal}
 """Laws to draw from, each with two parameters: low and high, or mean and standard deviation."""
 DEFAULT_NUM_COMPONENTS = 10
+OWN_OPTIONS = {"bias": "clusters", "negative_weight": "clusters", "common": "common", "num_queries": "common"}
+"""Options that one flow alone has."""
 SPACINGS = ("linear", "log")
-MIN_POINTS = 3
-"""Start, end and one time between: fewer have no dip."""
+MIN_POINTS = 3  # start, end and one time between: fewer have no dip
 
 FIGURE_4_TARGETS = (
     *(1.2654323578, 1.3960914612, 1.9222683907, 2.3668839931, 2.4702801704),
@@ -40,8 +41,7 @@ FIGURE_4_TARGETS = (
 )
 """Targets of the paper's figure 4: ten draws from [1, 4], sorted, by the public scripts with torch's seed 0."""
 FIGURE_4_START = 0.05
-FIGURE_4_END = 100.0
-"""Time that those scripts cover with softmax(v²/3): 5000 steps of 0.02."""
+FIGURE_4_END = 100.0  # time that those scripts cover with softmax(v²/3): 5000 steps of 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,8 @@ class SimulationConfig:
 
     flow: str = "saliency"
     """`saliency` (Section 3.1, Theorem 2), `printed` (Eqn 6), `normalised` (Eqn 6 with softmax(v²/T)), `model` (the
-    flow that exp attention gives, of which Eqn 6 is an ansatz) or `clusters` (Lemma 2 with attention)."""
+    flow that exp attention gives, of which Eqn 6 is an ansatz), `common` (the same for many queries that share a
+    vector) or `clusters` (Lemma 2 with attention)."""
     targets: Values = "uniform:1:4"
     """Saliencies Δ for `saliency`, the center of the positive cluster for `clusters`, targets μ for the others."""
     num_components: int | None = None
@@ -75,6 +76,10 @@ class SimulationConfig:
     """Frozen bias ξ of `clusters`; -1 when None."""
     negative_weight: float | None = None
     """Weight a₋ of the negative cluster of `clusters`, the positive one having 1; 4 when None."""
+    common: float | None = None
+    """Squared norm s of the vector that queries share, for `common`; 1 when None, 0 for the control."""
+    num_queries: int | None = None
+    """Number of queries Q of `common`; 100 when None."""
     t1: float | None = None
     """End time; when None past the blow-up where one is due, or the time for all components to settle."""
     num_points: int = 400
@@ -91,12 +96,10 @@ class SimulationConfig:
                 f"The flow {self.flow!r} has {known} of activation, got {self.activation!r}. "
                 "Leave it out, or use the flow 'saliency'."
             )
-        for name in ("bias", "negative_weight"):
+        for name, flow in OWN_OPTIONS.items():
             value = getattr(self, name)
             if value is not None and name not in {field.name for field in fields(cls)}:
-                raise ValueError(
-                    f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use 'clusters'."
-                )
+                raise ValueError(f"The flow {self.flow!r} has no `{name}`, got {value}. Leave it out, or use {flow!r}.")
             finite(name, 0.0 if value is None else value)
         for name in ("temperature", "normalisation", "rate_ratio", "t1"):
             positive(name, 1.0 if getattr(self, name) is None else getattr(self, name))
@@ -116,7 +119,7 @@ class SimulationConfig:
         name = self.activation or next(iter(cls.activations), "")
         v0 = cls.default_start(targets, kind, name) if self.v0 is None else self._drawn("v0", 1, targets.size)
         z0 = None if self.z0 is None else self._drawn("z0", 2, targets.size)
-        options: dict[str, Any] = {option: getattr(self, option) for option in ("bias", "negative_weight")}
+        options: dict[str, Any] = {option: getattr(self, option) for option in OWN_OPTIONS}
         options["activation"] = activation(name) if name else None
         own = {field.name for field in fields(cls)}
         options = {option: value for option, value in options.items() if value is not None and option in own}
@@ -151,9 +154,7 @@ class SimulationConfig:
             law, *parameters = value.split(":")
             return LAWS[law](np.random.default_rng([self.seed, stream]), *map(float, parameters), size)
         if np.size(value) not in (1, size):
-            raise ValueError(
-                f"`{name}` must be one number or {size}, one for each target; got {np.size(value)}. Match `targets`."
-            )
+            raise ValueError(f"`{name}` must be one number or one for each of {size} targets, got {np.size(value)}.")
         return np.broadcast_to(np.asarray(value, dtype=np.float64), size).copy()
 
 
@@ -169,8 +170,7 @@ def figure4(flow: str = "printed") -> SimulationConfig:
     return SimulationConfig(flow=flow, targets=FIGURE_4_TARGETS, v0=FIGURE_4_START, t1=t1)
 
 
-PRESETS = {"figure4": figure4}
-"""Settings of the paper by name, each a function of the flow."""
+PRESETS = {"figure4": figure4}  # settings of the paper by name, each a function of the flow
 
 
 def preset_config(name: str, flow: str | None = None) -> SimulationConfig:
@@ -214,33 +214,23 @@ def _plain(name: str, value: Any) -> Any:
     return float(numbers) if numbers.ndim == 0 else tuple(numbers.tolist())
 
 
-SETTLED = 1e-3
-"""Share of the way to its limit that every component may have left at the default end of a flow."""
+SETTLED = 1e-3  # share of the way to its limit that every component may have left at the default end of a flow
 NUM_SCOUT_POINTS = 33
-MAX_DOUBLINGS = 60
-"""How often the end is doubled in search of that time."""
-DOUBLINGS_OF_ANY_FLOAT = 1100
-"""Doublings from the smallest float to beyond any time: a closed form is searched over all of them at once."""
-LATEST = 1e100
-"""Time beyond which no closed form is evaluated."""
+MAX_DOUBLINGS = 60  # how often the end is doubled in search of that time
+DOUBLINGS_OF_ANY_FLOAT = 1100  # from the smallest float to beyond any time, where a closed form is searched at once
+LATEST = 1e100  # time beyond which no closed form is evaluated
 NO_BOUND = float(np.finfo(np.float64).max)
 """Threshold of the integrator: a blow-up shows in steps that shrink to nothing, mere growth is none."""
 RELAXING: dict[str, Any] = {"method": "LSODA", "rtol": 3e-14, "atol": 3e-15}
 """How flows with limits are integrated: stiff once salient components have settled, and implicit from then on."""
 SCOUTING: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-9}
 """Tolerances of the search for the time at which a flow has settled, which needs two digits."""
-BEFORE_BLOW_UP = 0.999
-"""Last reported time as a fraction of the blow-up: later, one rounding of t already moves v by more than 1e-11."""
-AT_BLOW_UP = 1 - 1e-7
-"""Fraction of the blow-up time at which the fastest component is named."""
-MAX_EVALUATIONS = 7_000
-"""Evaluations of the field after which a run gives up, in about two seconds ..."""
-EVALUATIONS_PER_TOKEN = 400
-"""... and as many more for each token, since a Jacobian takes two for each."""
-MAX_WITH_CLOSED_FORM = 50_000
-"""The same where a closed form can take over; targets of 8.5 under Eqn 6 need 7,000."""
-NUM_DIP_POINTS = 401
-"""Times between the two neighbours of the lowest reported entropy at which the dip is searched for."""
+BEFORE_BLOW_UP = 0.999  # last reported share of the blow-up time: later, one rounding of t moves v by 1e-11
+AT_BLOW_UP = 1 - 1e-7  # fraction of the blow-up time at which the fastest component is named
+MAX_EVALUATIONS = 7_000  # evaluations of the field after which a run gives up, in about two seconds ...
+EVALUATIONS_PER_TOKEN = 400  # ... and as many more for each token, since a Jacobian takes two for each
+MAX_WITH_CLOSED_FORM = 50_000  # the same where a closed form can take over; targets of 8.5 under Eqn 6 need 7,000
+NUM_DIP_POINTS = 401  # times between the two neighbours of the lowest reported entropy at which the dip is searched for
 
 
 class IntegratorGivesUp(ArithmeticError):
@@ -379,8 +369,7 @@ def _grid(t1: float, num_points: int, first: float | None) -> Float[np.ndarray, 
     return np.append(0.0, np.geomspace(first, t1, num_points - 1))
 
 
-FIRST_TIME = 1e-3
-"""First time after zero on a logarithmic grid, as a fraction of the time to settle, or of an earlier end."""
+FIRST_TIME = 1e-3  # first time after zero on a logarithmic grid, as a share of the time to settle or of an earlier end
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -546,10 +535,8 @@ def simulate(config: SimulationConfig | None = None, /, **options: Any) -> Simul
     if not np.isfinite(t1):
         raise AssumptionError("The flow does not settle at its limits from this start. Pass `t1`, the time to end at.")
     if t1 > flow.latest():
-        raise ArithmeticError(
-            f"The weights grow beyond {LARGEST:.0e} at t = {flow.latest():.6g}, too far to be squared. "
-            "Pass a smaller `t1`."
-        )
+        latest = f"{LARGEST:.0e} at t = {flow.latest():.6g}"
+        raise ArithmeticError(f"The weights grow beyond {latest}, too far to be squared. Pass a smaller `t1`.")
     first = FIRST_TIME * min(t1, natural) if config.log_time(flow) else None
     run, obstacle = solve(flow, t1, config.num_points, first)
     v, z, exact = run["v"], run["z"], flow.solution(run.t)

@@ -24,8 +24,7 @@ Nodes = Float[np.ndarray, "*T K M"]
 Tokens = Float[np.ndarray, "*#T M"]
 """The mean attention, by itself or at every time."""
 
-DEGREE = 7
-"""Degree of the splines through a reported path: errors fall with the eighth power of the spacing of its times."""
+DEGREE = 7  # of the splines through a path: errors fall with the eighth power of the spacing of its times
 
 
 def logit_velocity(

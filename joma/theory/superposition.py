@@ -43,13 +43,9 @@ def superpose(
 
     The paper prints $-\xi_p$, and so, with its $\xi<0$, a node that every query fires by itself.
     """
-    axes, queries = f"P {embeddings.num_contextual}, P, P", whole("queries", queries, low=0)
+    queries = whole("queries", queries, low=0, high=embeddings.num_queries - 1)
+    axes = f"P {embeddings.num_contextual}, P, P"
     patterns, biases, _ = shaped(axes, patterns=patterns, biases=biases, queries=queries)
-    if queries.max() >= embeddings.num_queries:
-        raise ValueError(
-            f"`queries` must lie in 0..{embeddings.num_queries - 1}, got {queries.min()} to {queries.max()}. "
-            "Pass one index of a query embedding for each pattern."
-        )
     return embeddings.contextual @ patterns.sum(axis=0) + embeddings.queries[:, queries] @ biases
 
 

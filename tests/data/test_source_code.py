@@ -1,13 +1,12 @@
-"""Python source: syntax above tokens on made and real programs, files joined, limits, and what does not parse."""
+"""Python source: syntax above tokens on made and real programs, and what does not parse."""
 
 import ast
 
 import numpy as np
 import pytest
-import torch
 
 from joma.data.python_docs import decode_source, library_files
-from joma.data.source_code import SourceTokens, SyntaxTree, UnparsableError, load_source, parse
+from joma.data.source_code import SyntaxTree, UnparsableError, parse_source, read_trees
 
 FILES = {
     "a.py": "x = f(1)\n",
@@ -32,83 +31,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def library() -> SourceTokens:
-    """Part of the standard library."""
-    return load_source(max_tokens=20_000)
-
-
-def paths(source: SourceTokens) -> list[str]:
-    return [" ".join(source.node_types[t] for t in row if t >= 0) for row in source.ancestors.tolist()]
-
-
-def test_files_come_one_after_the_other_and_what_does_not_parse_is_counted(folder):
-    source = load_source(folder)
-    assert source.files == ("a.py", "b/c.py", "b/latin.py")
-    assert source.starts.tolist() == [0, 6, 18]
-    assert [source.vocabulary[number] for number in source.tokens.tolist()] == TOKENS
-    assert source.num_skipped == 2
-    assert paths(source)[4] == "Module Assign Call Constant"
-    assert paths(source)[12:14] == ["Module FunctionDef Return", "Module FunctionDef Return List"]
-
-
-def test_nodes_are_numbered_through_all_files(folder):
-    source = load_source(folder)
-    assert source.node_ids[[0, 6, 18], 0].unique().numel() == 3  # a module for each file
-    types = {}
-    for nodes, kinds in zip(source.node_ids.flatten().tolist(), source.ancestors.flatten().tolist(), strict=True):
-        assert types.setdefault(nodes, kinds) == kinds  # a node is of one type
-    assert types[-1] == -1
-    alone = parse(FILES["b/c.py"]).ancestors()
-    joined = source.node_ids[6:18].numpy()
-    np.testing.assert_array_equal(np.where(alone >= 0, alone + joined[0, 0], -1), joined[:, : alone.shape[1]])
-    assert (joined[:, alone.shape[1] :] == -1).all()
-    assert torch.equal((source.node_ids >= 0).sum(1), source.depth)
-
-
-def test_a_node_has_one_parent_and_one_stretch_of_tokens(library):
-    ids = library.node_ids.numpy()
-    for level, nodes in enumerate(ids.T):
-        begins = (nodes >= 0) & (nodes != np.concatenate([[-1], nodes[:-1]]))
-        assert len(np.unique(nodes[begins])) == begins.sum()
-        if level:
-            pairs = np.unique(ids[nodes >= 0, level - 1 : level + 1], axis=0)
-            assert len(pairs) == begins.sum()
-
-
-@pytest.mark.parametrize("max_tokens", [1, 6, 7, 20])
-def test_a_limit_gives_the_start_of_the_whole(folder, max_tokens):
-    whole, part = load_source(folder), load_source(folder, max_tokens=max_tokens)
-    height = part.node_ids.shape[1]
-    assert len(part.tokens) == max_tokens
-    assert [part.vocabulary[n] for n in part.tokens] == [whole.vocabulary[n] for n in whole.tokens[:max_tokens]]
-    assert torch.equal(part.node_ids, whole.node_ids[:max_tokens, :height])
-    assert paths(part) == paths(whole)[:max_tokens]
-
-
-def test_depth_and_vocabulary_can_be_capped(folder):
-    whole, capped = load_source(folder), load_source(folder, max_depth=2, vocabulary_cap=4)
-    assert torch.equal(capped.node_ids, whole.node_ids[:, :2])
-    assert capped.vocabulary == whole.vocabulary[:4]
-    assert torch.equal(capped.tokens, torch.where(whole.tokens < 4, whole.tokens, 0))
-    assert capped.hash != whole.hash
-
-
-def test_the_standard_library_is_read_the_same_every_time(library):
-    again = load_source(max_tokens=20_000)
-    assert again.hash == library.hash
-    assert again.files == library.files
-    assert len(library.tokens) == 20_000
-    assert {"Module", "FunctionDef", "Call", "Name"} <= set(library.node_types)
-
-
-@pytest.mark.parametrize("limits", [{"max_tokens": 0}, {"max_depth": 0}, {"vocabulary_cap": 1}], ids=str)
-def test_limits_that_leave_nothing_are_refused(tmp_path, limits):
-    with pytest.raises(ValueError, match=f"`{next(iter(limits))}`"):
-        load_source(**limits)
-    (tmp_path / "old.py").write_text("print 'two'")
-    with pytest.raises(ValueError, match="1 of them do not parse"):
-        load_source(tmp_path)
+def test_files_come_by_name_and_what_does_not_parse_is_left_out(folder):
+    trees = read_trees(folder)
+    assert list(trees) == ["a.py", "b/c.py", "b/latin.py"]
+    assert [word for tree in trees.values() for word in tree.tokens] == TOKENS
+    for path in folder.rglob("*.py"):
+        path.write_text("print 'two'")
+    with pytest.raises(ValueError, match="6 of them do not parse"):
+        read_trees(folder)
 
 
 # The tree of one source
@@ -160,7 +90,7 @@ def test_paths_hold_their_tokens():
     files = list(library_files().values())
     sum_of_400 = " + ".join(["a"] * 400)  # a deep tree
     for source in (MADE, sum_of_400, *(decode_source(path.read_bytes()) for path in files[:6] + files[500:506])):
-        tree, content = parse(source), source.encode()
+        tree, content = parse_source(source), source.encode()
         found = [content[start:stop].decode() for start, stop in tree.token_spans.tolist()]
         assert tuple(found) == tree.tokens and (tree.token_spans[1:, 0] >= tree.token_spans[:-1, 1]).all()
         assert_nested(tree)
@@ -168,7 +98,7 @@ def test_paths_hold_their_tokens():
 
 def test_nodes_have_the_text_that_the_parser_gives_them():
     source = "x = größe(a, [b, 1])\nif x: y = 'ä' + z\n"
-    tree = parse(source)
+    tree = parse_source(source)
     content = source.encode()
     found = [
         (name, content[start:stop].decode())
@@ -195,19 +125,17 @@ def test_nodes_have_the_text_that_the_parser_gives_them():
     ],
 )
 def test_examples(source, token, path):
-    tree = parse(source)
+    tree = parse_source(source)
     nodes = tree.ancestors()[tree.tokens.index(token)]
     assert [tree.node_types[node] for node in nodes if node >= 0] == path.split()
 
 
-def test_layout_is_left_out_and_depth_can_be_cut():
-    assert parse("if a:  # why\n    b\n\n\nc").tokens == ("if", "a", ":", "b", "c")
-    assert parse("# nothing\n").tokens == () and parse("").ancestors().shape == (0, 0)
-    tree = parse("x = [[[[1]]]]")
-    np.testing.assert_array_equal(tree.ancestors(2), tree.ancestors()[:, :2])
+def test_layout_is_left_out():
+    assert parse_source("if a:  # why\n    b\n\n\nc").tokens == ("if", "a", ":", "b", "c")
+    assert parse_source("# nothing\n").tokens == () and parse_source("").ancestors().shape == (0, 0)
 
 
 @pytest.mark.parametrize("source", ["def", "print 'two'", "a = (", "\0", "if a:\nb"])
 def test_what_is_no_python_is_refused(source):
     with pytest.raises(UnparsableError):
-        parse(source)
+        parse_source(source)

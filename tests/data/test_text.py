@@ -2,6 +2,7 @@
 
 import os
 import re
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joma.data import text
+from joma.data import shuffled, text
 from joma.data.text import UNKNOWN, Corpus, Windows, build_vocabulary, load_text, look_up, tokenise
 
 TRAIN = "The cat sat.\nThe dog sat , too !\n<unk> ran\n"
@@ -176,6 +177,16 @@ def test_words_are_numbered_by_count_then_by_alphabet_up_to_the_cap(blocks, cap,
     assert build_vocabulary([written[:cut], written[cut:]], cap)[0].tolist() == numbers.tolist()
 
 
+def test_words_are_numbered_in_little_memory():
+    """Bytes at the worst moment over those of the numbers, of a text that comes in many blocks."""
+    chosen, num = [f"word{number}" for number in range(50)], 3_000_000
+    tracemalloc.start()
+    numbers, _ = build_vocabulary(chosen * 1000 for _ in range(num // 50_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert numbers.nbytes == 4 * num and peak < 2.5 * numbers.nbytes
+
+
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 60))
 def test_windows_one_after_the_other_are_the_streams_with_targets_one_ahead(num_streams, length, more):
     num_tokens = num_streams * (length + 1) + more
@@ -208,3 +219,17 @@ def test_windows_one_after_the_other_are_the_streams_with_targets_one_ahead(num_
 def test_what_gives_no_window_is_refused(tokens, num_streams, length, words):
     with pytest.raises(ValueError, match=words):
         Windows(tokens, num_streams, length)
+
+
+def test_shuffled_words_are_as_frequent_as_before_and_have_lost_their_order():
+    parts = {"train": torch.arange(3000) % 7, "valid": torch.arange(500) % 7, "test": torch.arange(500) % 7}
+    corpus = Corpus(name="cycle", **parts, vocabulary=tuple("abcdefg"), hash="1")
+    mixed, again, other = shuffled(corpus, 4), shuffled(corpus, 4), shuffled(corpus, 5)
+    for split, tokens in parts.items():
+        assert torch.equal(getattr(mixed, split).bincount(), tokens.bincount())
+        assert torch.equal(getattr(mixed, split), getattr(again, split))
+        assert not torch.equal(getattr(mixed, split), getattr(other, split))
+    assert not torch.equal(mixed.valid, mixed.test)
+    follows = ((mixed.train[1:] - mixed.train[:-1]) % 7 == 1).double().mean()
+    assert abs(float(follows) - 1 / 7) < 0.03  # before, every word followed the one below it
+    assert len({corpus.hash, mixed.hash, other.hash}) == 3 and mixed.hash == again.hash

@@ -1,18 +1,16 @@
-"""Trees above tokens: heights on written examples, JSON against Python's parser, source code, matched tokens."""
+"""Trees above tokens: heights on written examples, source code in parts, matched tokens."""
 
 import ast
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from joma.data import TreeText, arithmetic, json_tokens, tree_corpus, tree_text, tree_texts
-from joma.data.json_text import KINDS, VOCABULARY
+from joma.data import TreeText, tree_corpus, tree_text, tree_texts
 from joma.data.matched import matched_tokens
 from joma.data.python_docs import part_of
-from joma.data.source_code import parse
+from joma.data.source_code import parse_source
 from joma.errors import UnknownNameError
 
 FILES = {
@@ -22,72 +20,8 @@ FILES = {
 }
 
 
-def height_of(value) -> int:
-    """Height of a parsed value: 0 for scalars."""
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(height_of, value.values() if isinstance(value, dict) else value))
-
-
-def spans_of(value, words, start=0):
-    """Yield height, type, first token and end of every container; values were parsed from these words."""
-    if not isinstance(value, dict | list):
-        return
-    at = start + 1
-    for item in value.items() if isinstance(value, dict) else value:
-        at += 2 * isinstance(value, dict)  # key and colon
-        own = item[1] if isinstance(value, dict) else item
-        below = list(spans_of(own, words, at))
-        yield from below
-        at = (max(end for _, _, _, end in below) if below else at + 1) + 1  # and comma or bracket
-    yield height_of(value), "object" if isinstance(value, dict) else "array", start, at
-
-
-def test_json_and_its_containers_are_those_of_pythons_parser():
-    found = json_tokens(20_000, seed=4)
-    words = [VOCABULARY[token] for token in found.tokens]
-    ends = [place for place, word in enumerate(words) if word == "\n"]
-    heights = []
-    for start, end in zip([-1, *ends], ends, strict=False):
-        own = words[start + 1 : end]
-        value = json.loads("".join(own))
-        assert json.dumps(value, separators=(",", ":")) == "".join(own)  # no key comes twice
-        types = torch.full((len(own), 6), -1, dtype=torch.int16)
-        nodes = found.nodes[start + 1 : end]
-        for height, kind, first, stop in spans_of(value, own):
-            types[first:stop, height - 1] = KINDS.index(kind)
-            assert len(nodes[first:stop, height - 1].unique()) == 1  # one node
-        assert torch.equal(found.types[start + 1 : end], types)
-        assert (found.types[end] == -1).all()
-        heights.append(height_of(value))
-    assert np.allclose(np.bincount(heights, minlength=7)[2:] / len(heights), 0.2, atol=0.07) and min(heights) == 2
-    containers = {tuple(pair) for pair in torch.stack([found.nodes, found.types.int()], dim=-1).flatten(0, 1).tolist()}
-    assert len({node for node, _ in containers}) == len(containers)  # a node has one type
-
-
-def test_json_follows_its_seed():
-    first = json_tokens(3000, seed=1)
-    assert torch.equal(json_tokens(500, seed=1).tokens, first.tokens[:500])
-    assert not torch.equal(json_tokens(3000, seed=2).tokens, first.tokens)
-    assert (json_tokens(3000, seed=1, deepest=3).types >= 0).any(0).tolist() == [True, True, True]
-    for wrong in ({"num_tokens": 0}, {"seed": -1}, {"deepest": 1}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            json_tokens(**{"num_tokens": 10, "seed": 1} | wrong)
-
-
-def test_nodes_of_arithmetic_have_the_operator_that_they_are_given():
-    found = arithmetic(5000, seed=2)
-    assert torch.equal(found.nodes >= 0, found.operators >= 0)
-    pairs = torch.stack([found.nodes, found.operators], dim=-1).flatten(0, 1).unique(dim=0)
-    assert len(pairs) == len(found.nodes.unique())
-    for height in range(6):  # the tokens of a node lie together
-        nodes = found.nodes[:, height]
-        runs = nodes[torch.cat([torch.tensor([True]), nodes[1:] != nodes[:-1]])]
-        assert len(runs[runs >= 0]) == len(nodes[nodes >= 0].unique())
-
-
 def test_heights_of_python_count_levels_from_below():
-    tree = parse("for i in f(g(1), 2):\n    pass\n")
+    tree = parse_source("for i in f(g(1), 2):\n    pass\n")
     by_height = [[tree.node_types[node] if node >= 0 else "" for node in row] for row in tree.by_height(4)]
     rows = dict(zip(tree.tokens, by_height, strict=True))
     assert rows["for"] == ["", "", "For", "Module"]
@@ -100,7 +34,7 @@ def test_heights_of_python_count_levels_from_below():
 
 def test_heights_of_python_are_those_of_pythons_parser():
     source = "def f(a, b=2):\n    if a > b[0]:\n        return g(a, -b)\n    return [x.y for x in a]\n"
-    tree, module = parse(source), ast.parse(source)
+    tree, module = parse_source(source), ast.parse(source)
     placeless = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 
     def level(node) -> int:

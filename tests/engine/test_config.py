@@ -45,6 +45,7 @@ OTHER_VALUES = {
     "snapshot_seconds": 5.0,
     "checkpoint_every": 10,
     "measure_extra": True,
+    "measure_states": True,
     "gradient_batches": 4,
     "mask_share": 0.3,
     "shuffle_seed": 0,

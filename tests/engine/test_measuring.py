@@ -13,10 +13,11 @@ from engine.small_runs import config, pack
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
-from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
+from joma.engine.measuring import measure, stable_ranks
 from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
+from joma.engine.values import ALL_HEADS, on_host
 from joma.metrics import METRICS
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -25,6 +26,8 @@ from joma.store import read
 SPECTRUM = ("stable_rank", "energy", "rest_rank")
 MOVES = {f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", "stable_rank")}
 EVERY = {f"{kind}_{end}" for kind in ("gradient", "mean_gradient") for end in SPECTRUM}
+
+STATES = {"gram_drift", "layer_cosine", "entrance_cosine"}
 
 
 @pytest.fixture(autouse=True)
@@ -205,6 +208,74 @@ def test_gradients_of_every_matrix_against_a_plain_twin(text, tmp_path, settings
     assert {"embedding", "output", "blocks.0.mlp.upper"} <= seen
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"heads": 2, "norm_place": "after", "embedding_scale": 2.5, "attention_scale": 0.7},
+        {"norm_place": "after", "positions": "learned", "attention_bias": False, "causal": False},
+        {"positions": "rotary", "tied": True},
+    ],
+    ids=["heads", "learned, all see all", "norms before"],
+)
+def test_states_against_a_plain_twin(text, tmp_path, settings):
+    own = text_config(text, seed=3, **settings).update({"lr": 0.05, "measure_states": True, "measure_every": 3})
+    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
+    rows = read(tmp_path / "run").set_index(["step", "metric", "site", "head"])["value"]
+    source, stepper = source_of([own]), Stepper.of([own], 5, 5)
+    start = stepper.parameters["embedding.weight"][0].clone()
+    tokens, heads = torch.cat([batch.tokens[0] for batch in source.validation()]), range(own.model.heads)
+    for step in range(6):
+        if step in (0, 3, 5):
+            weights = {name: tensor[0] for name, tensor in stepper.parameters.items()}
+            twin, states = PlainDecoder(own.model).double().load(weights).requires_grad_(False), []
+            for block in twin.blocks:
+                block.register_forward_hook(lambda module, given, out, to=states: to.append((given[0], out)))
+            twin(tokens)
+            for layer, (x, y) in enumerate(states):
+                for metric, other in (("layer_cosine", x), ("entrance_cosine", states[0][0])):
+                    cosine = (y * other).sum(-1) / y.norm(dim=-1) / other.norm(dim=-1)
+                    assert rows[step, metric, f"blocks.{layer}", ALL_HEADS] == pytest.approx(
+                        float(cosine.mean()), rel=1e-9
+                    )
+            e = weights["embedding.weight"]
+            drift = (e @ e.mT - start @ start.mT).norm() / (start @ start.mT).norm()
+            assert rows[step, "gram_drift", "embedding", ALL_HEADS] == pytest.approx(float(drift), rel=1e-9)
+            if own.model.norm_place == "after":
+                compare_parts(own.model, twin, tokens, states[0][0], rows[step], heads)
+        stepper.advance(source.batch(step))
+    assert rows[5, "gram_drift", "embedding", ALL_HEADS] > 0.01
+    if own.model.norm_place == "before":
+        assert not {"part_spread", "part_entropy"} & set(rows.index.get_level_values("metric"))
+
+
+def compare_parts(config, twin, tokens, x, rows, heads):
+    """Every part of the query on keys without what all share, one row of logits after the other."""
+    token = config.embedding_scale * twin.embedding(tokens)
+    position, attention = x - token, twin.blocks[0].attention
+    parts = {"token": token - token.mean((0, 1)), "position": position - position.mean((0, 1))}
+    parts |= {f"mean {name}": each.mean((0, 1)) for name, each in (("token", token), ("position", position))}
+    key = (parts["token"] + parts["position"]) @ attention.key.weight.T
+    queries = {name: each.expand_as(x) @ attention.query.weight.T for name, each in parts.items()}
+    if attention.query.bias is not None:
+        queries["bias"] = attention.query.bias.expand_as(x)
+    size = config.head_width
+    for part, query in queries.items():
+        found = {"part_spread": [], "part_entropy": []}
+        for head in heads:
+            of_head = slice(head * size, (head + 1) * size)
+            z = config.attention_scale / size**0.5 * query[..., of_head] @ key[..., of_head].mT
+            ends = range(1, z.shape[-1] + 1) if config.causal else [z.shape[-1]] * z.shape[-1]
+            seen = [z[:, i, :end] for i, end in enumerate(ends)]
+            found["part_spread"].append(float(torch.stack([each.std(-1, correction=0) for each in seen]).mean()))
+            entropies = [torch.special.entr(each.softmax(-1)).sum(-1) for each in seen]
+            found["part_entropy"].append(float(torch.stack(entropies).mean()))
+        for metric, by_head in found.items():
+            site = f"blocks.0.attention:{part}"
+            assert rows[metric, site, ALL_HEADS] == pytest.approx(np.mean(by_head), rel=1e-8, abs=1e-12)
+            own = [rows[metric, site, head] for head in heads] if len(by_head) > 1 else by_head
+            np.testing.assert_allclose(own, by_head, rtol=1e-8, atol=1e-12)
+
+
 def test_a_mean_gradient_has_the_dropout_of_the_steps_that_follow():
     own = config(steps=3)
     assert own.model.dropout > 0
@@ -239,17 +310,29 @@ def test_windows_of_1024_tokens(text, tmp_path, positions):
         assert found["validation", ALL_HEADS, "loss"][run] == pytest.approx(float(loss), rel=1e-10)
         entropy = float(twin.blocks[0].attention.entropy.mean())
         assert found["blocks.0.attention", ALL_HEADS, "entropy"][run] == pytest.approx(entropy, rel=1e-9)
+    stepper.advance(source.batch(0))
+    assert bool(stepper.losses.isfinite().all())
+    plain = replace(configs[0], model=replace(configs[0].model, dropout=0.0))
+    stepper, batch = Stepper.of([plain], 5, 5), source_of([plain]).batch(0)
+    weights = {name: tensor[0] for name, tensor in stepper.parameters.items()}
+    twin = PlainDecoder(plain.model).double().load(weights)
+    twin.loss(batch.tokens[0], batch.targets[0]).backward()
+    for name, gradient in stepper.gradients(batch).items():
+        torch.testing.assert_close(gradient[0], twin.gradient(name), rtol=1e-7, atol=1e-12)
 
 
 def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):
-    model = {"vocabulary": 11, "readout": "masked_word", "causal": False, "depth": 1}
-    training = TrainingConfig(steps=30, measure_every=10, precision="float64", measure_extra=True)
+    model = {"vocabulary": 11, "readout": "masked_word", "causal": False, "depth": 1, "norm_place": "after"}
+    extra = {"measure_extra": True, "measure_states": True}
+    training = TrainingConfig(steps=30, measure_every=10, precision="float64", **extra)
     runs = [
         Run(name=f"seed{seed}", config=replace(text_config(text, seed, **model), training=training)) for seed in (1, 2)
     ]
     train_pack(Pack(runs=tuple(runs)), tmp_path / "both")
     train_pack(Pack(runs=(runs[1],)), tmp_path / "alone")
-    assert read(tmp_path / "both" / "seed2").equals(read(tmp_path / "alone" / "seed2"))
+    both = read(tmp_path / "both" / "seed2")
+    assert both.equals(read(tmp_path / "alone" / "seed2"))
+    assert {"part_spread", "part_entropy", "gram_drift"} < set(both["metric"])
     losses = read(tmp_path / "both" / "seed1").query("site == 'validation'")["value"]
     assert losses.iloc[-1] < losses.iloc[0]
     first = read(tmp_path / "both" / "seed1").query("step == 0 and site == 'validation'")["value"].item()
@@ -279,8 +362,9 @@ def test_the_gradient_that_is_measured_is_that_of_the_next_step_with_its_dropout
         ({"measure_extra": True}, {"max_logit"} | MOVES),
         ({"measure_extra": True, "gradient_batches": 3}, {"max_logit"} | MOVES | EVERY),
         ({"gradient_batches": 1}, {f"gradient_{end}" for end in SPECTRUM}),
+        ({"measure_states": True}, STATES),
     ],
-    ids=["lower", "every", "one batch"],
+    ids=["lower", "every", "one batch", "states"],
 )
 def test_extra_measures_change_no_bit_of_the_others_and_depend_on_no_neighbour(tmp_path, settings, metrics):
     plain, extra, alone = (tmp_path / name for name in ("plain", "extra", "alone"))

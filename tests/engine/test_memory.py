@@ -79,8 +79,9 @@ def test_half_precision_on_a_cpu_takes_what_is_planned(num_words, tied):
         {},
         {"heads": 16, "width": 16, "hidden": 4},
         {"heads": 8, "width": 64, "hidden": 4, "attention_logits": "free"},
+        {"measure_states": True, "norm_place": "after"},
     ],
-    ids=["plain", "narrow heads", "free logits"],
+    ids=["plain", "narrow heads", "free logits", "states"],
 )
 def test_a_measurement_fits_beside_the_training(values):
     configs = [tree_run(**values, seed=seed) for seed in (1, 2)]
@@ -89,7 +90,8 @@ def test_a_measurement_fits_beside_the_training(values):
         stepper = stepper_of(configs[0], source.seeds)
         stepper.advance(source.batch(0))
         training = tally.peak
-        measure(stepper.model, stepper.parameters, source, "fp32")
+        with_states = configs[0].training.measure_states
+        measure(stepper.model, stepper.parameters, source, "fp32", with_states=with_states)
     planned = step_cost(configs[0], 2).peak_bytes
     assert training < tally.peak <= planned < 1.1 * tally.peak  # measuring is what takes most here
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import joma
-from joma import cli, terminal_train
+from joma import cli, terminal, terminal_train
 from joma.engine.config import all_settings
 from joma.engine.grid import RECIPES, axes_of, grid, recipe
 from joma.engine.loop import PackProgress
@@ -189,7 +189,7 @@ TEXT = ("--readout", "next_token")
         (("--data", "nothere.txt", *TEXT), "A text of your own is a folder with train.txt"),
         (("--data", "class-tokens"), "Take trees"),
         (("--data", "python-docs"), "Take trees or hierarchy, or `readout` next_token."),
-        (("--num-classes", "9"), "tell 3 classes apart, got 9"),
+        (("--num-classes", "9"), "distinguish 3 classes, got 9"),
         (("--memory", "0.0001"), "may be used of"),
         (("--device", "gpu"), "'gpu'"),
         (("--embedding", "orthonormal"), "`vocabulary` ≤ `width`, got 16 and 8"),  # of the data, not of the recipe
@@ -358,10 +358,10 @@ def test_progress_is_shown_with_the_time_left(monkeypatch, capsys, is_terminal):
         )
         return Progress(plan=plan, num_packs_done=0, pack=pack, others=(pack,), seconds_done=share * plan.seconds)
 
-    with terminal_train.training_progress() as show:
-        show(at(0.5))  # resumed half way, which says nothing of the pace
+    with terminal.progress() as show:
+        terminal_train.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace
         for now[0], share in ((101.0, 0.55), (110.0, 0.65), (120.0, 0.75), (121.0, 0.8)):
-            show(at(share))
+            terminal_train.show_progress(show, at(share))
     said = capsys.readouterr().err
     assert "2,000 tokens/s" in said and "2 diverged" in said and "left" in said
     if not is_terminal:

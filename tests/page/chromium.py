@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do through a pipe, by its DevTools protocol; nothing else is needed."""
+"""A headless Chromium that is steered through a pipe, by its DevTools protocol; nothing else is needed."""
 
 import fcntl
 import itertools

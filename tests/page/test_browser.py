@@ -1,5 +1,8 @@
 """Pages in a real browser, without a network: they draw, sort and filter, wide, narrow and dark, with no error."""
 
+import base64
+import re
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +14,8 @@ from .made_runs import HOSTILE, scanned, simulated, watched
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install Debian's package chromium to run these")
 
+MOST_PAGES = 12
+"""Of paper that a page may take."""
 TOOLS = """
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 async function until(condition, what) {
@@ -50,9 +55,35 @@ return [...table.tBodies[0].rows].map((row) => row.cells[0].textContent.trim());
 """
 FILTERED = """
 const chip = all("[data-filter]").find((each) => each.dataset.filter === "holds");
-chip.click();
-const rows = all("tr[data-outcome]");
-return [rows.filter((row) => !row.hidden).map((row) => row.dataset.outcome), chip.getAttribute("aria-pressed")];
+if (!location.search) chip.click();
+const rows = all("tr[data-outcome]").filter((row) => !row.hidden);
+return [rows.map((row) => row.dataset.outcome), chip.getAttribute("aria-pressed"), location.search];
+"""
+ON_FIRST_SCREEN = """
+await until(() => all(".headlines .joma-chart").every((each) => each.view), "drawn");
+const bottom = (each) => each.getBoundingClientRect().bottom;
+return [all(".headlines .joma-chart").filter((each) => bottom(each) <= innerHeight).length,
+  all(".headlines tr[data-outcome]").filter((each) => bottom(each) <= innerHeight).length];
+"""
+NEXT_TO_IT = """
+await until(() => all(".joma-chart").some((each) => each.view), "drawn");
+return all("article.claim").map((claim) => {
+  const chart = claim.closest(".finding").querySelector("figure");
+  return [claim.id, chart.id, claim.getBoundingClientRect().left >= chart.getBoundingClientRect().right];
+});
+"""
+SCROLLED = """
+scrollTo(0, document.documentElement.scrollHeight);
+await pause(100);
+const [nav, top] = [document.querySelector("nav"), document.querySelector("nav .top")];
+const seen = [scrollY, nav.getBoundingClientRect().top];
+top.click();
+await pause(100);
+return [...seen, scrollY];
+"""
+DEAD_LINKS = """
+const addresses = all("a[href]").map((each) => each.getAttribute("href")).filter((each) => !each.startsWith(".."));
+return addresses.filter((each) => each !== "#" && !(each.startsWith("#") && document.getElementById(each.slice(1))));
 """
 
 SEARCHED = """
@@ -76,7 +107,7 @@ return all("table.cards tbody td").filter((cell) => cell.textContent && cell.che
 """
 HIDDEN_ON_PAPER = """
 const visible = (selector) => all(selector).filter((each) => each.checkVisibility()).length;
-return [visible("nav"), visible("button"), visible(".search"), visible("main section") > 0,
+return [visible("nav"), visible("button"), visible("input"), visible("main section") > 0,
   all(".joma-chart").every((each) => getComputedStyle(each).breakInside === "avoid"),
   getComputedStyle(document.body).backgroundColor];
 """
@@ -147,11 +178,53 @@ def test_tables_sort_by_keyboard(browser, site):
         assert tab.run(TOOLS + SORTED) == ["a", "b", "c"]
 
 
-def test_claims_are_filtered_by_outcome(browser, kept):
-    with browser.tab(kept / "claims.html") as tab:
-        shown, pressed = tab.run(TOOLS + FILTERED)
-        assert set(shown) == {"holds"}
-        assert pressed == "true"
+def test_claims_are_filtered_by_outcome_and_the_address_keeps_it(browser, kept):
+    for page in (kept / "claims.html", (kept / "claims.html").as_uri() + "?outcome=holds"):
+        with browser.tab(page) as tab:
+            shown, pressed, address = tab.run(TOOLS + FILTERED)
+            assert set(shown) == {"holds"}
+            assert (pressed, address) == ("true", "?outcome=holds")
+
+
+def test_the_first_screen_has_charts_and_claims(browser, kept):
+    with browser.tab(kept / "index.html", height=800) as tab:
+        charts, claims = tab.run(TOOLS + ON_FIRST_SCREEN)
+        assert charts >= 2
+        assert claims >= 2
+
+
+def test_claims_stand_next_to_their_charts(browser, kept):
+    with browser.tab(kept / "figure6.html") as tab:
+        found = tab.run(TOOLS + NEXT_TO_IT)
+        assert {claim: chart for claim, chart, _ in found} == {
+            "figure6-rebound": "figure6-entropy",
+            "figure6-bottom": "figure6-entropy",
+            "figure6-rank": "figure6-rank",
+            "figure6-losses": "figure6-loss",
+            "figure6-precision": "figure6-loss",
+        }
+        assert all(is_at_its_side for *_, is_at_its_side in found)
+
+
+def test_navigation_stays_and_leads_back_to_the_top(browser, kept):
+    with browser.tab(kept / "figure6.html", width=390) as tab:
+        down, place, back = tab.run(TOOLS + SCROLLED)
+        assert down > 900
+        assert (place, back) == (0, 0)
+        tab.run("document.getElementById('search').value = 'rank'; document.querySelector('nav form').requestSubmit();")
+        found = "await until(() => location.pathname.endsWith('/index.html') && all('tr[hidden]').length, 'found');"
+        assert tab.run(TOOLS + found + "return location.search;") == "?q=rank"
+        assert tab.complaints() == []
+
+
+def test_one_file_is_searched_and_all_its_links_lead_somewhere(browser, tmp_path):
+    watched(tmp_path / "run", num_layers=1, num_steps=5)
+    page = report(Path(__file__).parents[2] / "results", tmp_path, out=tmp_path, single=True)
+    with browser.tab(page) as tab:
+        assert tab.run(TOOLS + DEAD_LINKS) == []
+        found = tab.run(TOOLS + SEARCHED + "return type('figure6 holds');")
+        assert found["rows"] and {"claims", "figure6"} <= set(found["sections"])
+        assert tab.complaints() == []
 
 
 def test_the_index_is_searched_and_the_address_keeps_the_words(browser, kept):
@@ -196,6 +269,14 @@ def test_paper_has_no_controls_whole_charts_and_light_colours(browser, kept):
             "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
         )
         assert tab.run(TOOLS + HIDDEN_ON_PAPER) == [0, 0, 0, True, True, "rgb(255, 255, 255)"]
+
+
+@pytest.mark.parametrize("name", ["index", "figure6"])
+def test_few_pages_of_paper_hold_every_chart_though_nobody_scrolled(browser, kept, name):
+    with browser.tab(kept / f"{name}.html") as tab:
+        tab.run(TOOLS + "await until(() => all('.joma-chart').every((each) => each.view), 'drawn');")
+        paper = base64.b64decode(tab.call("Page.printToPDF")["data"])
+        assert 1 < len(re.findall(rb"/Type\s*/Page\b", paper)) <= MOST_PAGES
 
 
 def test_errors_would_be_noticed(browser, site):

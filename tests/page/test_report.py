@@ -1,6 +1,7 @@
 """The report of a folder: an index with a page for each subject, or one file; it loads nothing from anywhere."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from joma.checks import verify
 from joma.page.paper import write_verification
 from joma.page.report import report
-from joma.paper.reproduce import read_reproduction
+from joma.paper.reproduce import FILE_NAME, Reproduction, read_reproduction
 
 from .made_runs import HOSTILE, simulated, trained
 
@@ -28,8 +29,10 @@ def test_every_claim_is_in_the_table_and_every_link_leads_somewhere(kept):
         assert f">{answer.claim}</a>" in table
     for path in kept.glob("*.html"):
         page = path.read_text(encoding="utf8")
-        for address in re.findall(r'(?:href|src)="([^"#:]+?)(?:#[^"]*)?"', page):
-            assert (kept / address).exists() or address.startswith(("data", "..")), (path.name, address)
+        for address, place in re.findall(r'(?:href|src)="([^":]*?)(?:#([^"]*))?"', page):
+            target = kept / address if address else path
+            assert target.exists() or address.startswith(("data", "..")), (path.name, address)
+            assert not place or f'id="{place}"' in target.read_text(encoding="utf8"), (path.name, address, place)
 
 
 def test_pages_load_nothing_from_anywhere_and_the_index_is_small(kept):
@@ -50,6 +53,22 @@ def test_runs_simulations_and_statements_are_found_below_a_folder(tmp_path):
     assert {path.stem for path in tmp_path.glob("*.html")} >= names
     assert "thm2-limit" in (tmp_path / "statements.html").read_text(encoding="utf8")
     assert report(tmp_path) == index  # again, over what is there
+
+
+def test_a_small_run_stands_after_the_kept_result_of_the_papers_size(tmp_path):
+    small = read_reproduction(RESULTS).experiments[0]
+    small = small.model_copy(update={"preset": "quick", "answers": small.answers[:1]})
+    shutil.copytree(RESULTS / small.id, tmp_path / "small" / small.id)
+    record = Reproduction(preset="quick", experiments=(small,)).model_dump_json(exclude={"folder"})
+    (tmp_path / "small" / FILE_NAME).write_text(record)
+    trained(tmp_path / "run", seed=1)
+    pages = report(tmp_path, RESULTS, out=tmp_path / "pages").parent
+    page = (pages / f"{small.id}.html").read_text(encoding="utf8")
+    first, again = page.split("Preset quick")
+    assert f'id="{small.answers[0].claim}"' in first and "We find" in first
+    assert f'id="{small.answers[0].claim}-1"' in again and "We find" not in again
+    assert 'data-label="preset quick"' in (pages / "claims.html").read_text(encoding="utf8")
+    assert (pages / "run-1.html").exists()
 
 
 def test_one_file_holds_everything(tmp_path):

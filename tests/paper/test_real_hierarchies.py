@@ -131,7 +131,7 @@ def test_a_run_that_learned_nothing_is_left_out():
 
 
 def test_one_experiment_needs_a_gpu_and_one_does_not():
-    large, small = (each.presets["full"] for each in EXPERIMENTS)
+    large, small = (EXPERIMENTS[0].presets[name] for name in ("full", "small"))
     assert needs(large, "cpu") and not needs(large, "cuda") and not needs(small, "cpu") and not needs(QUICK, "cpu")
     assert len(list(charts(made()))) == 2
 

@@ -116,6 +116,16 @@ def test_what_is_missing_here_is_not_run_and_shown_as_far_as_it_is_done(use, tmp
     assert result.status is Status.DONE
 
 
+def test_an_experiment_without_the_preset_is_not_run_and_keeps_what_it_has(use, tmp_path):
+    use(figure4=made())
+    [done] = reproduce("figure4", preset="full", out=tmp_path).experiments
+    [result] = reproduce("figure4", preset="small", out=tmp_path).experiments
+    assert (result.status, result.answers) == (Status.NOT_RUN, ())
+    assert "quick or full" in result.reason
+    assert read_reproduction(tmp_path).experiments == (done,)
+    assert runner.available(["figure4"], device="cpu")[0]["small"] == "–"
+
+
 def test_the_summary_keeps_other_experiments(use, tmp_path):
     use(figure1=made("figure1"), figure4=made())
     reproduce("figure4", out=tmp_path)

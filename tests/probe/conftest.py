@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from loopback_hub import REPOSITORY, LoopbackHub
+from states import walk
 
 from joma.probe.measures import forget_measure, register_measure
 
@@ -14,6 +15,18 @@ def trained(tmp_path_factory):
     from trained_series import train_series  # noqa: PLC0415 (loads the Trainer)
 
     return train_series(tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(autouse=True)
+def without_git(monkeypatch):
+    """Asking git for the commit is most of the time that opening a record takes."""
+    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
+
+
+@pytest.fixture
+def state():
+    """The tensors of a tiny transformer."""
+    return walk(1)[0]
 
 
 @pytest.fixture

@@ -20,59 +20,47 @@ _MLP = _USUAL | {"intermediate_size": 4 * WIDTH}
 _LLAMA = _USUAL | {"num_key_value_heads": 2, "intermediate_size": 3 * WIDTH}
 # The default caps of 50 and 30 hardly bend small logits; a cap of 0.5 does. Some versions of transformers run Gemma 2
 # with sdpa by default, which ignores the cap. The grouped matrix product of Mixtral's default takes no float64.
+_BLOOM = {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY}
 _FAMILIES = {
     "gpt_neox": ("GPTNeoX", "ForCausalLM", _MLP),
     "opt": ("OPT", "ForCausalLM", _USUAL | {"ffn_dim": 4 * WIDTH, "word_embed_proj_dim": WIDTH}),
-    "gpt2": (
-        "GPT2",
-        "LMHeadModel",
-        {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY, "n_positions": 256}
-        | {"bos_token_id": 0, "eos_token_id": 0},
-    ),
+    "gpt2": ("GPT2", "LMHeadModel", {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY}
+        | {"n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}),
     "llama": ("Llama", "ForCausalLM", _LLAMA),
     "qwen2": ("Qwen2", "ForCausalLM", _LLAMA),
     "qwen3": ("Qwen3", "ForCausalLM", _LLAMA | {"head_dim": 16}),
     "mistral": ("Mistral", "ForCausalLM", _LLAMA | {"sliding_window": 6}),
-    "gemma2": (
-        "Gemma2",
-        "ForCausalLM",
-        _LLAMA
-        | {"head_dim": 16, "sliding_window": 6, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 16}
-        | {"attn_implementation": "eager"},
-    ),
-    "mixtral": (
-        "Mixtral",
-        "ForCausalLM",
-        _LLAMA | {"num_local_experts": 4, "sliding_window": None, "experts_implementation": "eager"},
-    ),
-    "bloom": (
-        "Bloom",
-        "ForCausalLM",
-        {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY},
-    ),
-    "mpt": (
-        "Mpt",
-        "ForCausalLM",
-        {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "vocab_size": VOCABULARY, "max_seq_len": 256},
-    ),
+    "gemma2": ("Gemma2", "ForCausalLM", _LLAMA | {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16}
+        | {"attn_logit_softcapping": 0.5, "attn_implementation": "eager"}),
+    "mixtral": ("Mixtral", "ForCausalLM", _LLAMA | {"num_local_experts": 4, "sliding_window": None}
+        | {"experts_implementation": "eager"}),
+    "bloom": ("Bloom", "ForCausalLM", _BLOOM),
+    "mpt": ("Mpt", "ForCausalLM", {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "vocab_size": VOCABULARY}
+        | {"max_seq_len": 256}),
     "bert": ("Bert", "ForMaskedLM", _MLP),
-    "t5": (
-        "T5",
-        "ForConditionalGeneration",
-        {"d_model": WIDTH, "d_kv": 8, "d_ff": 3 * WIDTH, "num_layers": LAYERS, "num_decoder_layers": LAYERS}
-        | {"num_heads": HEADS, "vocab_size": VOCABULARY, "feed_forward_proj": "gated-gelu"}
-        | {"decoder_start_token_id": 0},
-    ),
+    "t5": ("T5", "ForConditionalGeneration", {"d_model": WIDTH, "d_kv": 8, "d_ff": 3 * WIDTH, "num_layers": LAYERS}
+        | {"num_decoder_layers": LAYERS, "num_heads": HEADS, "vocab_size": VOCABULARY, "decoder_start_token_id": 0}
+        | {"feed_forward_proj": "gated-gelu"}),
     "vit": ("ViT", "ForImageClassification", _MLP | {"image_size": 16, "patch_size": 4}),
-}
+}  # fmt: skip
 """Names of classes and small sizes of every Hugging Face family."""
 
 
 def _make(family: str, **changes) -> nn.Module:
     name, head, sizes = _FAMILIES[family]
     sizes = {k: v for k, v in sizes.items() if family != "vit" or k not in ("vocab_size", "max_position_embeddings")}
-    config = getattr(transformers, f"{name}Config")(**sizes | changes)
-    return getattr(transformers, f"{name}{head}")(config)
+    return _built(name, head, **sizes | changes)
+
+
+def _built(name: str, head: str, **sizes) -> nn.Module:
+    return getattr(transformers, name + head)(getattr(transformers, f"{name}Config")(**sizes))
+
+
+def of_transformers(name: str, **changes) -> nn.Module:
+    """Build a language model of any other class, small, with its own initialisation."""
+    torch.manual_seed(0)
+    sizes = _LLAMA | {"max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 0}
+    return _built(name, "ForCausalLM", **sizes | changes).eval()
 
 
 FAMILIES: dict[str, Callable[..., nn.Module]] = {family: partial(_make, family) for family in _FAMILIES}

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from joma.measure.rank import stable_rank
 from joma.probe.calls import CallKind
-from joma.probe.structure import Role, find_layout, lower_matrices
+from joma.probe.structure import find_layout, lower_matrices
 
 torch.set_num_threads(1)
 
@@ -51,11 +51,6 @@ class Architecture:
     kind: str = "text"  # or "seq2seq" or "image"
     sink: bool = False
     changes: dict = field(default_factory=dict)  # of the model that is tapped; the twin has eager attention
-
-    @property
-    def gated(self) -> bool:
-        """Whether neurons have a gate."""
-        return any(word in self.lower for word in ("gate", "Wi"))
 
 
 def _of(name: str, sizes: dict, lower: str = _GATED, **given) -> Architecture:
@@ -213,7 +208,6 @@ def test_agrees_with_an_eager_float64_twin(architecture, side):
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     if not architecture.sink:  # whose names do not show the order of gates
         assert lower_matrices(shapes)[0] == [*refs]
-    assert {ref.role for ref in refs} == ({Role.GATE, Role.UP} if architecture.gated else {Role.LOWER})
     assert {ref.name for ref in refs} == {name for name in parameters if re.search(architecture.lower, name)}
     for ref in refs:
         weight = ref.take(lambda name: parameters[name].detach())

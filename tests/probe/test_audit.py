@@ -468,6 +468,10 @@ def test_prints_come_back_from_disk(tmp_path):
     fingerprint.save(tmp_path, dataclasses.replace(kept, step=3))
     (tmp_path / "fingerprints" / "7.json").write_text('{"step": 7}')
     (tmp_path / "fingerprints" / "8.json").write_text("{")
+    by_version_0_1 = (
+        '{"step": 9, "name": "x", "identity": "y", "tensors": {"w": {"shape": [1], "dtype": "int8", "num_bad": 0}}}'
+    )
+    (tmp_path / "fingerprints" / "9.json").write_text(by_version_0_1)
     (tmp_path / "fingerprints" / "notes.json").write_text("{}")
     back = fingerprint.load(tmp_path)
     assert list(back) == [3, 12]

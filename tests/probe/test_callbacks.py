@@ -97,7 +97,7 @@ def test_hugging_face_goes_on_from_a_checkpoint_as_if_nothing_had_happened(tmp_p
     pandas.testing.assert_frame_equal(found.reset_index(drop=True), expected.reset_index(drop=True))
     assert sorted(set(found["step"])) == list(range(6))
     (message,) = [record.message for record in caplog.records if record.name == "joma"]
-    assert "begins again at step 4: what an earlier session recorded at steps 4 to 4 is replaced" in message
+    assert "starts again at step 4. Its next value overwrites what was recorded for steps 4 to 4" in message
     with pytest.raises(ValueError, match="with `seed` 3; this one has `seed` 4"):
         train("run", seed=4)
 
@@ -163,7 +163,7 @@ def test_lightning_goes_on_from_a_checkpoint(tmp_path, caplog):
     assert train(4, resume_from=checkpoint) == []  # after the last recorded step
     assert read(tmp_path / "run").query("step < 2").equals(first)
     (message,) = train(3, resume_from=checkpoint)
-    assert "begins again at step 2: what an earlier session recorded at steps 2 to 3 is replaced" in message
+    assert "starts again at step 2. Its next value overwrites what was recorded for steps 2 to 3" in message
     table = read(tmp_path / "run")
     assert table.query("step < 2").equals(first) and sorted(set(table["step"])) == [0, 1, 2]
 

@@ -19,20 +19,16 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from states import walk
 
-from joma.probe.checkpoint import LocalFiles, TensorInfo, open_local
+from joma.probe.checkpoint import open_local
 from joma.probe.findings import Fault, Flaw
+from joma.probe.fingerprint import TensorPrint
 from joma.probe.series import find_series, read_steps
-
-
-@pytest.fixture
-def state():
-    return walk(1)[0]
 
 
 def assert_holds(weights, state):
     assert set(weights.tensors) == set(state)
     for name, tensor in state.items():
-        assert weights.tensors[name] == TensorInfo(shape=tuple(tensor.shape), dtype="float32")
+        assert weights.tensors[name] == TensorPrint(shape=tuple(tensor.shape), dtype="float32")
         assert torch.equal(weights.read(name), tensor)
 
 
@@ -472,7 +468,7 @@ def test_the_checkpoints_of_a_folder(tmp_path, name):
         write((tmp_path / each).parent, (tmp_path / each).name)
     checkpoints, findings = find_series([tmp_path])
     assert steps_and_names((checkpoints, findings)) == expected
-    assert checkpoints[0].files == LocalFiles(path=tmp_path.resolve() / expected[0][1])
+    assert checkpoints[0].files == tmp_path.resolve() / expected[0][1]
     assert [finding.kind for finding in findings] == [Fault.NAME] * len(said)
     assert all(words in finding.message for words, finding in zip(said, findings, strict=True))
 

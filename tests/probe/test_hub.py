@@ -7,17 +7,12 @@ import pytest
 import torch
 from loopback_hub import REPOSITORY
 from safetensors.torch import save_file
-from states import LOWER, walk
+from states import LOWER
 from test_checkpoint import assert_holds, write_shards
 
 from joma.probe.findings import Fault, Flaw
 from joma.probe.hub import HubError, list_revisions
 from joma.probe.series import find_series
-
-
-@pytest.fixture
-def state():
-    return walk(1)[0]
 
 
 def write(folder, state):

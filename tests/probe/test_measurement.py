@@ -17,7 +17,6 @@ from joma.probe.measures import (
     Flagged,
     Matrix,
     forget_measure,
-    functions_of,
     measures_of,
     ranks,
     register_measure,
@@ -240,7 +239,7 @@ def test_a_matrix_that_cannot_be_measured_does_not_spoil_the_others(monkeypatch)
     assert seen.events()[["site", "message"]].to_numpy().tolist() == [["blocks.1.mlp.0", "RuntimeError: broken"]]
 
 
-CHEAP = functions_of(measures_of("cheap"))
+CHEAP = measures_of("cheap")
 
 
 def specimen_of(model):
@@ -289,16 +288,4 @@ def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
 )
 def test_the_batch_stays_whole_where_one_sequence_would_not_do(model, batch, measures):
     fixed = fixed_batch(batch)
-    assert first_sequence_if_enough(specimen_of(model), functions_of(measures_of(measures)), fixed) is fixed
-
-
-def test_a_watch_finds_the_same_on_the_first_sequence():
-    model = models.build("gpt2")
-    batch = models.inputs("gpt2", batch=3, padded=False)
-
-    def entropies(probe_batch):
-        with watch(model, every=1, probe_batch=probe_batch) as seen:
-            seen.step(0)
-        return seen.frame().query("metric == 'entropy'")["value"].to_numpy()
-
-    assert entropies(batch) == pytest.approx(entropies({"input_ids": batch["input_ids"][:1]}), rel=1e-6)
+    assert first_sequence_if_enough(specimen_of(model), measures_of(measures), fixed) is fixed

@@ -133,25 +133,18 @@ def mlp_first():
     return model
 
 
-def of_transformers(name, **changes):
-    sizes = {"vocab_size": models.VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "hidden_size": 32}
-    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4} | changes
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    return getattr(transformers, f"{name}ForCausalLM")(config)
-
-
 BELOW = {
     "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=True),
-    "gpt_j": lambda: of_transformers("GPTJ", rotary_dim=4),
-    "phi": lambda: of_transformers("Phi", intermediate_size=64),
-    "falcon": lambda: of_transformers("Falcon", parallel_attn=True),
+    "gpt_j": lambda: models.of_transformers("GPTJ", rotary_dim=4),
+    "phi": lambda: models.of_transformers("Phi", intermediate_size=64),
+    "falcon": lambda: models.of_transformers("Falcon", parallel_attn=True),
     "MLP before attention": mlp_first,
 }
 """Models whose MLPs do not see the attention of their own layer."""
 OWN = {
     "gpt_neox": lambda: models.FAMILIES["gpt_neox"](use_parallel_residual=False),
-    "falcon": lambda: of_transformers("Falcon", parallel_attn=False, new_decoder_architecture=False),
-    "phi3": lambda: of_transformers("Phi3", intermediate_size=64, num_key_value_heads=2, pad_token_id=0),
+    "falcon": lambda: models.of_transformers("Falcon", parallel_attn=False, new_decoder_architecture=False),
+    "phi3": lambda: models.of_transformers("Phi3", intermediate_size=64, num_key_value_heads=2, pad_token_id=0),
     "attention that puts out zero so far": zero_output,
     "MLPs outside of the blocks": models.Apart,
 }

@@ -60,10 +60,10 @@ def test_neurons_of_a_quantised_model_can_be_read():
     assert [tuple(layer.activations.shape) for layer in readings.layers] == [(2, 4 * models.WIDTH)] * models.LAYERS
 
 
-def save_quantised(folder, kind):
+def save_quantised(folder, kind, part="mlp"):
     (state,) = walk(1)
     folder.mkdir()
-    matrices = {name: tensor for name, tensor in state.items() if "mlp" in name and tensor.ndim > 1}
+    matrices = {name: tensor for name, tensor in state.items() if part in name and tensor.ndim > 1}
     codes = {name: KINDS[kind](tensor.to(torch.int8)) for name, tensor in matrices.items()}
     save_file(state | codes, folder / "step1.safetensors")
     return folder
@@ -73,6 +73,11 @@ def save_quantised(folder, kind):
 def test_a_scan_of_codes_alone_is_refused(kind, tmp_path):
     with pytest.raises(ValueError, match="quantised"):
         scan(save_quantised(tmp_path / "series", kind), out=tmp_path / "out")
+
+
+def test_a_scan_leaves_codes_of_queries_and_keys_out(tmp_path):
+    scan(save_quantised(tmp_path / "series", "int8", "attn"), out=tmp_path / "out")
+    assert set(read(tmp_path / "out").query("kind != 'cost'")["kind"]) == {"mlp"}
 
 
 def test_a_scan_labels_coarse_floats(tmp_path):

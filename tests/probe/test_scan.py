@@ -25,19 +25,13 @@ from joma import cli
 from joma.errors import UnknownNameError
 from joma.probe.findings import Fault
 from joma.probe.inspection import inspect_checkpoint
-from joma.probe.scanning import ScanProgress, scan
+from joma.probe.scanning import scan
 from joma.store import RunLockedError, info, open_run, read, read_events
 from joma.terminal import options_named
 
 LOWER_OF_WALK = "layers.0.mlp.fc1.weight"
 LOWER = "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"
 WHERE = ["disk", "hub"]
-
-
-@pytest.fixture(autouse=True)
-def without_git(monkeypatch):
-    """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
 
 
 @pytest.fixture
@@ -79,11 +73,11 @@ def values(folder):
 @pytest.mark.parametrize("where", WHERE)
 def test_a_clean_series_is_measured_exactly_and_has_no_finding(scan_of, trained, tmp_path, where):
     seen = []
-    found = scan_of(trained, where, progress=seen.append)
+    found = scan_of(trained, where, progress=lambda *at: seen.append(at))
     assert (found.num_checkpoints, found.num_measured, found.num_known) == (8, 8, 0)
     assert found.findings == () and found.failures == {} and found.sound
-    assert [progress.done for progress in seen] == list(range(9))
-    assert seen[-1] == ScanProgress(done=8, total=8, name="step40" if where == "hub" else "checkpoint-40")
+    assert [done for _, done, _ in seen] == list(range(9))
+    assert seen[-1] == ("step40" if where == "hub" else "checkpoint-40", 8, 8)
     table = ranks(tmp_path / "out")
     assert [(row.step, row.layer) for row in table.itertuples()] == [
         (step, layer) for step in STEPS for layer in (0, 1)

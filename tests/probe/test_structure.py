@@ -11,20 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from joma.probe.structure import Hints, Role, find_blocks, find_layout, lower_matrices, query_keys
+from joma.probe.structure import Hints, find_blocks, find_layout, lower_matrices, query_keys
 from joma.probe.taps import tap
 
-SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 96, "vocab_size": 61, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 0,
-}  # fmt: skip
 BLOCK = {"attn.qkv.weight": (24, 8), "fc1.weight": (32, 8), "fc2.weight": (8, 32)}
-
-
-def of_transformers(name, **changes):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SIZES | changes)
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
 def blocks_at(*paths, **others):
@@ -149,8 +139,8 @@ def phi3(model):
 
 GATES = {
     "experts": (lambda: models.build("mixtral"), mixtral),
-    "rows that alternate": (lambda: of_transformers("GptOss", head_dim=8, num_local_experts=4), gpt_oss),
-    "fused": (lambda: of_transformers("Phi3", pad_token_id=0), phi3),
+    "rows that alternate": (lambda: models.of_transformers("GptOss", head_dim=8, num_local_experts=4), gpt_oss),
+    "fused": (lambda: models.of_transformers("Phi3", pad_token_id=0), phi3),
 }
 
 
@@ -160,17 +150,16 @@ def test_a_gate_and_what_it_gates_are_taken_apart(name):
     model = make()
     first, gate, up = parts_of(model)
     refs = find_layout(model).lower[first : first + 2]
-    assert [ref.role for ref in refs] == [Role.GATE, Role.UP]
     assert torch.equal(refs[0].take(reader(model)), gate) and torch.equal(refs[1].take(reader(model)), up)
     if name == "rows that alternate":  # names do not give the order
         found, unseen = lower_matrices(shapes_of(model))
-        assert {ref.role for ref in found} == {Role.GATE_AND_UP} and "unknown order" in unseen[0].reason
+        assert {ref.shape for ref in found} == {(2 * 96, 32)} and "unknown order" in unseen[0].reason
 
 
 def test_neurons_fewer_than_the_width_and_low_rank_attention():
     small = {"moe_intermediate_size": 16, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "kv_lora_rank": 8}
     small |= {"q_lora_rank": 12, "qk_rope_head_dim": 4, "v_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 4}
-    layout = find_layout(of_transformers("DeepseekV3", num_key_value_heads=4, first_k_dense_replace=1, **small))
+    layout = find_layout(models.of_transformers("DeepseekV3", num_key_value_heads=4, first_k_dense_replace=1, **small))
     assert {ref.shape for ref in layout.lower if ref.layer == 1} == {(16, 32)}
     assert layout.attention == ("model.layers.0.self_attn", "model.layers.1.self_attn")
     assert [each.site for each in layout.unseen] == list(layout.attention)
@@ -284,9 +273,9 @@ def test_names_do_not_show_the_scaling_of_an_adapter():
 
 SEEN_APART = {family: lambda family=family: models.build(family) for family in models.FAMILIES if family != "qwen3"}
 SEEN_APART |= {
-    "falcon, one key head": lambda: of_transformers("Falcon"),
-    "falcon, groups": lambda: of_transformers("Falcon", new_decoder_architecture=True, num_kv_heads=2),
-    "phi3": lambda: of_transformers("Phi3", pad_token_id=0),
+    "falcon, one key head": lambda: models.of_transformers("Falcon"),
+    "falcon, groups": lambda: models.of_transformers("Falcon", new_decoder_architecture=True, num_kv_heads=2),
+    "phi3": lambda: models.of_transformers("Phi3", pad_token_id=0),
     "hand-written": models.HandWritten,
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval(),
 }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store.faults import Faults
 
-from joma.store.files import DiskFullError, beside, remove_leftovers, told, write_bytes, write_text
+from joma.store.files import DiskFullError, explained, hidden_name, remove_leftovers, write_bytes, write_text
 
 
 @given(content=st.binary(), before=st.none() | st.binary())
@@ -47,12 +47,12 @@ def test_a_fault_at_any_point_leaves_the_old_or_the_new_file(tmp_path, code):
 def test_leftovers_are_told_from_others_and_found_at_any_depth(tmp_path):
     whole = tmp_path / "kept" / "a"
     whole.mkdir(parents=True)
-    half = beside(whole)
+    half = hidden_name(whole)
     half.mkdir()
     for folder in (tmp_path, whole, half):
         for name in ("run.json", "page.html"):
             (folder / name).write_bytes(b"whole")
-            beside(folder / name).write_bytes(b"half")
+            hidden_name(folder / name).write_bytes(b"half")
 
     def left(folder):
         return sorted(path.name[:-14] for path in folder.glob(".*.part"))
@@ -93,5 +93,5 @@ def test_an_error_of_a_write_names_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="File too large") as caught:
         write_bytes(tmp_path / "metrics.parquet", b"rows")
-    assert str(tmp_path / "metrics.parquet") in told(caught.value)
+    assert str(tmp_path / "metrics.parquet") in explained(caught.value)
     assert not os.listdir(tmp_path)

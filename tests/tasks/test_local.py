@@ -31,7 +31,7 @@ def tell_of_it(number, tell):
 
 def test_what_tasks_tell_arrives_before_their_end():
     heard = []
-    for position, result in run_tasks(tell_of_it, [7, 8], told=lambda position, word: heard.append((position, word))):
+    for position, result in run_tasks(tell_of_it, [7, 8], report=lambda position, word: heard.append((position, word))):
         heard.append((position, result))
     assert heard == [(0, 0), (0, 1), (0, -7), (1, 0), (1, 1), (1, -8)]
 
@@ -84,7 +84,7 @@ def test_tasks_on_ray_are_heard_while_they_work(cluster, tmp_path, monkeypatch):
             (tmp_path / f"heard{position}").touch()
 
     items = [(number, tmp_path) for number in range(3)]
-    for position, result in run_tasks(tell_until_heard, items, on="ray", told=told):
+    for position, result in run_tasks(tell_until_heard, items, on="ray", report=told):
         assert result == position
         ended.add(position)
     assert ended == {0, 1, 2}

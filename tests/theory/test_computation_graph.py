@@ -6,8 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference import ACTIVATIONS_IN_TORCH
 
-from joma.theory.activations import linear, sigmoid, silu, tanh
-from joma.theory.computation_graph import ComputationGraph, angle_sum, least_backpropagated_cosine
+from joma.theory import ComputationGraph, angle_sum, least_backpropagated_cosine, linear, sigmoid, silu, tanh
 
 ROUNDING = 1e-12
 """Products of a few cosines of order one."""

@@ -67,7 +67,7 @@ def test_a_narrow_ring_is_the_sphere_wherever_it_is(n, radius, width):
 def test_a_ring_hidden_in_a_broad_mass_is_found():
     height, width = 1e4, 1e-4
     p = RadialProfile(dim=2, profile=lambda r: gaussian_profile(r, 1) + height * np.exp(-(((r - 4) / width) ** 2) / 2))
-    in_ring = height * 4 * width * np.sqrt(2 * np.pi)  # beside a mass of one; each per 2π
+    in_ring = height * 4 * width * np.sqrt(2 * np.pi)  # next to a mass of one; each per 2π
     share = in_ring / (1 + in_ring)
     mean = (1 - share) * np.sqrt(2 / np.pi) + share * 2 * 4 / np.pi
     assert 2 * float(p.upper_moment(0.0)) == pytest.approx(mean, rel=1e-9)  # the ring is Gaussian to order width²

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from joma.theory.activations import homogeneous
-from joma.theory.isotropic import Gaussian, StudentT, UniformBall
-from joma.theory.mixture import Mixture
+from joma.theory import Gaussian, Mixture, StudentT, UniformBall, homogeneous
 
 DISTRIBUTIONS = {
     "Gaussian": lambda n: Gaussian(dim=n, scale=0.8),

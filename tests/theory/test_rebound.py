@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.differentiate import derivative
 
-from joma.theory.attention_flow import AttentionFlow
-from joma.theory.convergence import ConvergenceFlow, normalised_field
+from joma.theory import AttentionFlow, ConvergenceFlow, normalised_field
 from joma.theory.rebound import (
     attention_entropy,
     entropy,
