@@ -83,7 +83,7 @@ def pages(root: Path) -> dict[Path, str]:
         REFERENCE / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes)),
         REFERENCE / "numbers.md": environment.get_template("numbers.md.jinja").render(
             results=found,
-            title=title,
+            numbered=numbered,
             numbers=lambda answer: markdown(number_rows(answer)),
             provenance=lambda result: markdown([_origin(row) for row in result.provenance]),
         ),
@@ -92,7 +92,7 @@ def pages(root: Path) -> dict[Path, str]:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
             presets=experiment(result.id).presets,
-            title=title(result),
+            title=numbered(result.title, result.id),
             answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,
             text=lambda answer: text(answer, homes),
@@ -105,17 +105,17 @@ def pages(root: Path) -> dict[Path, str]:
     return made
 
 
-def title(result: ExperimentResult) -> str:
+def numbered(title: str, experiment: str) -> str:
     """Return the title of an experiment after the figure or table that it rebuilds, so that a reader finds it.
 
-    >>> title(ExperimentResult(id="figures2-3", title="One wins", preset="full", source="", question=""))
-    'Figures 2 and 3. One wins'
+    >>> numbered("One wins", "figures2-3"), numbered("What it needs", "rebound-controls")
+    ('Figures 2 and 3. One wins', 'What it needs')
     """
-    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", result.id)
+    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", experiment)
     if not found:
-        return result.title
-    name = found[1].capitalize()
-    return f"{name} {found[2]} and {found[3]}. {result.title}" if found[3] else f"{name} {found[2]}. {result.title}"
+        return title
+    number = f"{found[2]} and {found[3]}" if found[3] else found[2]
+    return f"{found[1].capitalize()} {number}. {title}"
 
 
 def judged(answer: Answer) -> str:
