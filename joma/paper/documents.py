@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
-from joma.claims.text import filled, heading, short_answer
+from joma.claims.text import filled, heading, named, short_answer
 from joma.paper.experiment import MODULES, experiment, select
 from joma.paper.figures6_8 import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
@@ -30,6 +30,8 @@ KEPT_PRESETS = ("small", "full")
 """Presets whose results are kept. One is replaced by the same or a later one of these."""
 SHOWN_DEPTH = 2
 """Depth of the models in the first picture: two layers can be told apart."""
+MANY = 20
+"""Numbers of a claim from which a page shows only those that the text names."""
 DATE = 10
 """Letters of a time that are its date."""
 SHARED = ("number", "setting", "control is", "unit")
@@ -119,9 +121,13 @@ def numbered(title: str, experiment: str) -> str:
 
 
 def judged(answer: Answer) -> str:
-    """Return the numbers that decide a claim, all of them if none does: what they share in a line, then a table."""
-    every = number_rows(answer)
-    chosen = [row for row in every if row["outcome"]] or every
+    """Return the numbers that decide a claim: what they share in a line, then a table.
+
+    Where none decides, these are all numbers, or those that the text names if there are many.
+    """
+    numbers = [each for each in answer.numbers if each.is_judged] or list(answer.numbers)
+    numbers = named(answer) or numbers if len(numbers) > MANY else numbers
+    chosen = number_rows(answer.model_copy(update={"numbers": tuple(numbers)}))
     if not chosen:
         return ""
     shared = {name: chosen[0][name] for name in SHARED if len({row[name] for row in chosen}) == 1}
