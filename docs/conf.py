@@ -47,6 +47,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
+nb_output_stderr = "remove"  # warnings of other packages, with paths of this machine
 suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]  # notebooks choose among the forms of a chart
 
 

@@ -10,6 +10,8 @@ from joma.paper.documents import kept
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MOST_WORDS = 1500
+"""Words of a page that one reads; the marks of its tables do not count."""
 VERSIONS = {"2024", "3.11", "2.6", "4.50"}
 """Numbers of README that are no measurement."""
 
@@ -29,6 +31,15 @@ def test_no_measured_number_of_the_readme_is_typed_by_hand():
         r"```.*?```|^!\[.*$", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
     assert set(typed_numbers(re.sub(r"[{}]", "", prose))) <= VERSIONS
+
+
+def test_no_page_is_long_except_in_the_reference():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r":caption: Reference\n\n(.*?)```", index, re.DOTALL)
+    reference = {ROOT / "docs" / f"{name}.md" for name in listed.split()}
+    for document in set(DOCUMENTS) - reference:
+        words = document.read_text(encoding="utf-8").replace("|", " ").split()
+        assert len(words) <= MOST_WORDS, document.name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

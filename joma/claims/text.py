@@ -40,6 +40,12 @@ def filled(answer: Answer) -> str | None:
     return None if text is None else text.format_map(values(answer.numbers))
 
 
+def named(answer: Answer) -> list[Number]:
+    """Return the numbers that the text on a claim names."""
+    fields = {name for _, name, *_ in string.Formatter().parse(text_of(answer.claim) or "") if name}
+    return [each for each in answer.numbers if fields & values([each]).keys()]
+
+
 def short_answer(experiment: str, answers: Iterable[Answer]) -> str | None:
     """Return the answer to an experiment's question in two sentences, None where there is none."""
     path = resources.files("joma.claims").joinpath("texts", "answers", f"{experiment}.md")

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
-from joma.claims.text import filled, heading, short_answer
+from joma.claims.text import filled, heading, named, short_answer
 from joma.paper.experiment import MODULES, experiment, select
 from joma.paper.language_models import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
@@ -30,6 +30,8 @@ KEPT_PRESETS = ("small", "full")
 """Presets whose results are kept. One is replaced by the same or a later one of these."""
 SHOWN_DEPTH = 2
 """Depth of the models in the first picture: two layers are easy to see."""
+MANY = 20
+"""Numbers of a claim from which a page shows only those that the text names."""
 DATE = 10
 """Letters of a time that are its date."""
 SHARED = ("number", "setting", "control is", "unit")
@@ -83,7 +85,7 @@ def pages(root: Path) -> dict[Path, str]:
         REFERENCE / "claims.md": environment.get_template("claims.md.jinja").render(claims=_linked(claims, homes)),
         REFERENCE / "numbers.md": environment.get_template("numbers.md.jinja").render(
             results=found,
-            title=title,
+            numbered=numbered,
             numbers=lambda answer: markdown(number_rows(answer)),
             provenance=lambda result: markdown([_origin(row) for row in result.provenance]),
         ),
@@ -92,7 +94,7 @@ def pages(root: Path) -> dict[Path, str]:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
             presets=experiment(result.id).presets,
-            title=title(result),
+            title=numbered(result.title, result.id),
             answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,
             text=lambda answer: text(answer, homes),
@@ -105,23 +107,27 @@ def pages(root: Path) -> dict[Path, str]:
     return made
 
 
-def title(result: ExperimentResult) -> str:
+def numbered(title: str, experiment: str) -> str:
     """Return the title of an experiment after the figure or table that it rebuilds, so that a reader finds it.
 
-    >>> title(ExperimentResult(id="figures2-3", title="One wins", preset="full", source="", question=""))
-    'Figures 2 and 3. One wins'
+    >>> numbered("One wins", "figures2-3"), numbered("What it needs", "rebound-controls")
+    ('Figures 2 and 3. One wins', 'What it needs')
     """
-    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", result.id)
+    found = re.match(r"(figures?|table)(\d+)(?:-(\d+)$)?", experiment)
     if not found:
-        return result.title
-    name = found[1].capitalize()
-    return f"{name} {found[2]} and {found[3]}. {result.title}" if found[3] else f"{name} {found[2]}. {result.title}"
+        return title
+    number = f"{found[2]} and {found[3]}" if found[3] else found[2]
+    return f"{found[1].capitalize()} {number}. {title}"
 
 
 def judged(answer: Answer) -> str:
-    """Return the numbers that decide a claim, all of them if none does: what they share in a line, then a table."""
-    every = number_rows(answer)
-    chosen = [row for row in every if row["outcome"]] or every
+    """Return the numbers that decide a claim: what they share in a line, then a table.
+
+    Where none decides, these are all numbers, or those that the text names if there are many.
+    """
+    numbers = [each for each in answer.numbers if each.is_judged] or list(answer.numbers)
+    numbers = named(answer) or numbers if len(numbers) > MANY else numbers
+    chosen = number_rows(answer.model_copy(update={"numbers": tuple(numbers)}))
     if not chosen:
         return ""
     shared = {name: chosen[0][name] for name in SHARED if len({row[name] for row in chosen}) == 1}
@@ -191,6 +197,7 @@ def rebound(curves: pd.DataFrame) -> Chart:
     dips = chosen.loc[chosen.groupby("layer")["mean"].idxmin()]
     ends = chosen.groupby("layer").tail(1).sort_values("layer")
     rises = [f"rise {rise:+.2f}" for rise in ends["mean"].to_numpy() - dips["mean"].to_numpy()]
+    marks = pd.concat([dips.assign(label="dip"), ends.assign(label=rises)])
     return lines(
         chosen,
         "step",
@@ -198,7 +205,7 @@ def rebound(curves: pd.DataFrame) -> Chart:
         color="layer",
         band=("low", "high"),
         x_log=True,
-        marks=pd.concat([dips.assign(label="dip"), ends.assign(label=rises)]),
+        marks=marks[["layer", "step", "mean", "label"]],
         id="rebound",
         title="Attention becomes sparse, then dense again",
         labels={"step": "training step", "mean": "attention entropy (nats)"},
