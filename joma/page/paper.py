@@ -101,7 +101,7 @@ def _experiment_page(sizes: Sizes, addresses: Mapping[str, str], root: Path) -> 
         title=first.title,
         group="Paper",
         body=Markup("").join(bodies),
-        summary=figure(headline) if headline else render("summary", result=first, address=f"{first.id}.html"),
+        summary=render("summary", result=first, chart=figure(headline) if headline else ""),
         label=first.id,
         headline=HEADLINES.index(headline.id) + 2 if headline else 0,
     )

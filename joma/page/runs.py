@@ -99,10 +99,14 @@ class Group:
         """Return the values of a metric in all runs, with a column `run`."""
         return self.metrics[metric] if metric in self.metrics else self.runs[0].values[:0].assign(run="")
 
+    @cached_property
+    def _events(self) -> pd.DataFrame:
+        own = [run.events.assign(run=run.name) for run in self.runs]
+        return pd.concat(own, ignore_index=True).sort_values("step", kind="stable")
+
     def events(self, kind: str) -> pd.DataFrame:
         """Return the events of one kind, by step, with a column `run`."""
-        own = [run.events[run.events["kind"] == kind].assign(run=run.name) for run in self.runs]
-        return pd.concat(own, ignore_index=True).sort_values("step", kind="stable")
+        return self._events[self._events["kind"] == kind]
 
 
 def run_pages(root: Path, folders: Sequence[Path] | None = None) -> list[Page]:

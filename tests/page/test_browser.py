@@ -2,6 +2,7 @@
 
 import base64
 import re
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 
 from joma.page.report import report
 
-from .chromium import CHROMIUM, chromium
+from .chromium import CHROMIUM, SECONDS, chromium
 from .made_runs import HOSTILE, scanned, simulated, watched
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install Debian's package chromium to run these")
@@ -80,6 +81,11 @@ const seen = [scrollY, nav.getBoundingClientRect().top];
 top.click();
 await pause(100);
 return [...seen, scrollY];
+"""
+SUBMIT = """
+const form = document.querySelector("nav form");
+form.q.value = "rank";
+setTimeout(() => form.requestSubmit());
 """
 DEAD_LINKS = """
 const addresses = all("a[href]").map((each) => each.getAttribute("href")).filter((each) => !each.startsWith(".."));
@@ -211,9 +217,12 @@ def test_navigation_stays_and_leads_back_to_the_top(browser, kept):
         down, place, back = tab.run(TOOLS + SCROLLED)
         assert down > 900
         assert (place, back) == (0, 0)
-        tab.run("document.getElementById('search').value = 'rank'; document.querySelector('nav form').requestSubmit();")
-        found = "await until(() => location.pathname.endsWith('/index.html') && all('tr[hidden]').length, 'found');"
-        assert tab.run(TOOLS + found + "return location.search;") == "?q=rank"
+        tab.run(TOOLS + SUBMIT)
+        deadline = time.monotonic() + SECONDS
+        while tab.run("return location.search") != "?q=rank" and time.monotonic() < deadline:
+            time.sleep(0.2)
+        found = "await until(() => all('tr[hidden]').length, 'rows without the word'); return location.pathname;"
+        assert tab.run(TOOLS + found).endswith("/index.html")
         assert tab.complaints() == []
 
 
