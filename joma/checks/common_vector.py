@@ -18,7 +18,7 @@ def trained_matrices(rng):
     """Draw tokens that share a vector and a loss of their attention; differentiate it in the logits and in A."""
     cases = []
     for num, softmax in ((4, True), (6, True), (5, False)):
-        e, s, s_keys = np.linalg.qr(rng.normal(size=(num + 1, num + 1)))[0], *rng.uniform(0.3, 2.5, 2)
+        e, (s, s_keys) = np.linalg.qr(rng.normal(size=(num + 1, num + 1)))[0], rng.uniform(0.3, 2.5, 2)
         queries, keys = (e[:, :num] + np.sqrt(norm) * e[:, [num]] for norm in (s, s_keys))
         read, target = rng.normal(size=(3, num)), rng.normal(size=(num, 3))
         temperature, A = rng.uniform(0.5, 0.9), rng.normal(0, 0.4, (num + 1, num + 1))

@@ -89,7 +89,10 @@ def _neighbours(mu, beta1, beta2):
 
 
 @check("sec4-interlace", ENUMERATION, _neighbours, unit="rates outside", over=many_matrices)
-@rejects("no rate moves by more than a quarter", lambda *at: np.multiply.outer([0.75, 1.25], kept_rates(*at[:2], 0.0)))
+@rejects(
+    "no rate moves by more than a quarter",
+    lambda mu, beta1, _: np.multiply.outer([0.75, 1.25], kept_rates(mu, beta1, 0.0)),
+)
 def rates_outside(neighbours, mu, beta1, beta2):
     """Rates that do not lie between their neighbours without the term, of 200 random targets."""
     (low, high), rates = neighbours(mu, beta1, beta2), kept_rates(mu, beta1, beta2)

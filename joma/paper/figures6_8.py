@@ -347,8 +347,9 @@ def ablation_charts(t: Measured) -> Iterator[Chart]:
     """Draw the rises with and without each ingredient."""
     judged = select(judged_layers(_effects(t)), lr=t.config.rate)
     judged = judged[judged["depth"].isin(t.config.control_depths) & (judged["condition"] != OTHER_PRECISION)]
-    means, by = _named(over_seeds(judged, ["condition", "depth"], "rise")), {"facet": "depth", "rules": [Rule(0.0)]}
-    yield points(means, "condition", "mean", n="size", **by, **caption("rebound-controls"))
+    means = _named(over_seeds(judged, ["condition", "depth"], "rise"))
+    rules = [Rule(0.0)]
+    yield points(means, "condition", "mean", n="size", facet="depth", rules=rules, **caption("rebound-controls"))
 
 
 def figure8_charts(t: Measured) -> Iterator[Chart]:
