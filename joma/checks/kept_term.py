@@ -6,7 +6,7 @@ from joma import theory
 from joma.checks.check import as_printed, check, rejects
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE
-from joma.theory import kept_field, kept_gaps, kept_rates, kept_uniform
+from joma.theory import LinearisedFlow, kept_field, kept_gaps, kept_rates
 
 ROUNDING = 1e-12
 """Of eigenvalues, relative to the largest."""
@@ -22,13 +22,13 @@ def matrices(rng):
     return cases
 
 
-@check("sec4-shift", ODE, kept_uniform, over=matrices)
-@rejects("rate β₁", lambda t, mu, beta1, beta2: kept_uniform(t, mu, beta1, 0.0))
+@check("sec4-shift", ODE, LinearisedFlow.solution, over=matrices)
+@rejects("rate β₁", lambda flow, *at: LinearisedFlow(mu=flow.mu, beta1=flow.beta1, beta2=0.0).solution(*at))
 def path_without_attention(solution, mu, beta1, beta2):
     """Weights from zero without attention, the term included."""
-    t = np.linspace(0.0, 2.0, 5)
-    [v] = solved(lambda v: (beta1 * (mu - v) + beta2 * mu * (mu @ (mu - v)),), (np.zeros_like(mu),), t)
-    return solution(t, mu, beta1, beta2) - v
+    t, flow = np.linspace(0.0, 2.0, 5), LinearisedFlow(mu=mu, beta1=beta1, beta2=beta2)
+    [v] = solved(lambda v: (beta1 * (mu - v) + beta2 * mu * (mu @ (mu - v)),), (0 * mu,), t)
+    return solution(flow, 0 * mu, t) - v
 
 
 def late_speeds(mu, beta1, beta2):

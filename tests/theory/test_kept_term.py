@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joma.errors import AssumptionError
-from joma.theory import ConvergenceFlow, dropped_term, kept_field, kept_gaps, kept_rates, kept_uniform
+from joma.theory import ConvergenceFlow, dropped_term, kept_field, kept_gaps, kept_rates
 
 MU = np.array([[1.0, 2.0, 3.0], [0.5, -1.0, 1.5]])
 
@@ -23,7 +23,6 @@ def test_one_call_takes_many_matrices():
     for function in (kept_rates, kept_gaps):
         rows = [function(mu, 1.5, b) for mu, b in zip(MU, beta2, strict=True)]
         np.testing.assert_allclose(function(MU, 1.5, beta2), rows, rtol=1e-12)
-    assert kept_uniform([[0.0, 1.0]], MU[0], 1.0, 0.1).shape == (1, 2, 3)
 
 
 def test_unstable_targets_and_ties_are_refused():
