@@ -226,8 +226,7 @@ def gated_cosine_bound(C2: Real, C4: Real) -> np.ndarray:
     room = np.asarray(C2**2 + C4**2 - 1)
     if (room <= 0).any():
         raise AssumptionError(
-            f"Recursion through a ReLU needs C₂² + C₄² > 1 (arccos C₂ + arccos C₄ < π/2), got {room.min() + 1:.4f}. "
-            "Raise the correlations, or use an activation whose slope stays above zero."
+            f"A ReLU needs C₂² + C₄² > 1, got {room.min() + 1:.4f}. Raise both, or use a leaky slope."
         )
     return np.asarray(np.sqrt(room))
 

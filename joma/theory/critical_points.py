@@ -203,10 +203,7 @@ def straddling_distance(noise: Isotropic, activation: Activation = relu) -> floa
     zero = np.zeros(1)
     roots = all_roots(lambda s: _misalignment(noise, noise, s, zero, activation), grid[grid < -grid.max() / REACH**2])
     if roots.size == 0:
-        raise AssumptionError(
-            "s₊ > 0 > s₋ needs F/θ₁ to come back to its value at 0 on the left: it does not for this distribution. "
-            "Use one with a power tail, for example StudentT(dof=3)."
-        )
+        raise AssumptionError("F/θ₁ does not come back to its value at 0. Use a power tail, as of StudentT(dof=3).")
     return float(-roots.max())
 
 
@@ -428,8 +425,7 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
     ]
     if not found:
         raise AssumptionError(
-            f"Theorem 3 needs a critical point μ ≠ 0: there is none at ξ = {xi:g} for the weights {mixture.weights}. "
-            "Change the sign of `xi`, or make a₋ larger."
+            f"Theorem 3 needs a critical point, got none at ξ = {xi:g}. Flip its sign, or raise a₋."
         )
     return tuple(sorted(found, key=lambda point: point.norm))
 

@@ -78,10 +78,7 @@ def orthonormal_embeddings(num_contextual: int, num_queries: int, *, dim: int, r
     """
     num_tokens = num_contextual + num_queries
     if not 0 < num_tokens <= dim:
-        raise AssumptionError(
-            f"Orthonormal embeddings of {num_tokens} tokens need as many dimensions, got `dim` {dim}. "
-            "Enlarge `dim`, or take fewer tokens."
-        )
+        raise AssumptionError(f"{num_tokens} orthonormal embeddings need as many dimensions, got {dim}. Enlarge `dim`.")
     u, _ = np.linalg.qr(rng.standard_normal((dim, num_tokens)))
     return Embeddings(contextual=u[:, :num_contextual], queries=u[:, num_contextual:])
 

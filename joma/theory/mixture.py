@@ -83,8 +83,7 @@ class Mixture:
         for noise in self.noises:
             if noise.dim != self.dim:
                 raise ValueError(
-                    f"`noise` must live in the {self.dim} dimensions of `centers`, got dim={noise.dim}. "
-                    f"Build it with dim={self.dim}."
+                    f"`noise` must have dim={self.dim} like `centers`, got dim={noise.dim}. Change it."
                 )
 
     @property
@@ -115,8 +114,7 @@ class Mixture:
         """
         if self.num_clusters != NUM_OPPOSED:
             raise AssumptionError(
-                f"{statement} needs one positive and one negative cluster, got {self.num_clusters}. "
-                "Build the mixture with `two_clusters`."
+                f"{statement} needs two clusters, got {self.num_clusters}. Use `two_clusters`."
             )
         if (self.centers[0] == self.centers[1]).all():
             raise AssumptionError(f"{statement} needs two centers that differ, got {self.centers[0]} twice. Move one.")
