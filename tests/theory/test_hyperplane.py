@@ -63,28 +63,6 @@ def test_a_vector_of_length_zero_leaves_the_gate_of_the_bias():
     np.testing.assert_array_equal(found.mean, [1, 2])
 
 
-def test_a_subspace_against_samples():
-    rng = np.random.default_rng(0)
-    basis = np.linalg.qr(rng.normal(size=(6, 2)))[0]
-    p, v, center = UniformBall(dim=2, radius=2.0), rng.normal(size=6), rng.normal(size=6)
-    x = center + p.sample(rng, 100_000) @ basis.T
-    gated = x * step(x @ v - 0.4)[:, None]
-    found = hyperplane.half_space_mean(p, v, xi=-0.4, center=center, basis=basis)
-    errors = gated.std(axis=0) / np.sqrt(100_000)
-    assert (np.abs(gated.mean(axis=0) - found.mean) <= 4.5 * errors).all()
-
-
-def test_many_vectors_at_once_are_the_same_as_one_by_one():
-    rng = np.random.default_rng(1)
-    v, xi, center = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), rng.normal(size=2)
-    for psi in (relu, silu):
-        many = hyperplane.half_space_mean(RING, v, xi=xi, center=center, psi=psi)
-        assert many.mass.shape == (3, 4) and many.mean.shape == (3, 4, 2)
-        one = hyperplane.half_space_mean(RING, v[2, 1], xi=xi[2, 1], center=center, psi=psi)
-        np.testing.assert_allclose(many.mean[2, 1], one.mean, rtol=1e-13)
-        np.testing.assert_allclose(many.mass[2, 1], one.mass, rtol=1e-13)
-
-
 @given(distributions, st.floats(1e-6, 1 - 1e-6), kinked)
 def test_the_inverse_of_theta1_undoes_it(p, share, phi):
     c_minus, c_plus = phi.slopes
