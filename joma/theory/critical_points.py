@@ -424,9 +424,7 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
         for s_minus in all_roots(partial(imbalance, orientation=orientation), grid)
     ]
     if not found:
-        raise AssumptionError(
-            f"Theorem 3 needs a critical point, got none at ξ = {xi:g}. Flip its sign, or raise a₋."
-        )
+        raise AssumptionError(f"Theorem 3 needs a critical point, got none at ξ = {xi:g}. Flip its sign, or raise a₋.")
     return tuple(sorted(found, key=lambda point: point.norm))
 
 
