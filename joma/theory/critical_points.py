@@ -292,23 +292,13 @@ class LinearisedFlow:
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, " n"]:
-        """Eigenvalues of C(μ), the one along μ first."""
+        """Eigenvalues of C(μ), the one along μ first: the rates at which distances from μ decay where all are positive."""
         return np.array([self.along] + [self.across] * (self.mu.size - 1))
 
     @property
     def stable(self) -> bool:
         """Whether C(μ) is positive definite, so that the flow returns to μ from nearby."""
         return bool((self.eigenvalues > 0).all())
-
-    @property
-    def decay_rates(self) -> Float[np.ndarray, " n"]:
-        """Rates at which distances from μ decay, the one along μ first: the eigenvalues, if all are positive."""
-        if not self.stable:
-            raise AssumptionError(
-                f"Decay rates need a stable critical point: C(μ) has the eigenvalue {self.eigenvalues.min():.6g}. "
-                "Look at `eigenvalues` instead, or take another critical point."
-            )
-        return self.eigenvalues
 
     def field(self, v: Float[np.ndarray, "*T n"]) -> Float[np.ndarray, "*T n"]:
         r"""$\dot v = C(\mu)(\mu - v)$."""

@@ -545,14 +545,16 @@ TITLES = {
 """The same in words, for headings."""
 
 
-def flow_class(name: str, attention: AttentionKind | None = None) -> type[JointFlow]:
+def flow_class(name: str, attention: str | None = None) -> type[JointFlow]:
     """Return the class of a named flow for the attention asked for, its default where None.
 
-    >>> flow_class("saliency", AttentionKind.SOFTMAX).__name__
+    >>> flow_class("saliency", "softmax").__name__
     'SoftmaxSaliencyFlow'
     """
     if name not in FLOWS:
         raise UnknownNameError("flow", name, FLOWS)
+    if attention not in (None, *AttentionKind):
+        raise UnknownNameError("attention", str(attention), [kind.value for kind in AttentionKind])
     for cls in FLOWS[name]:
         if attention is None or attention in cls.attentions:
             return cls

@@ -411,7 +411,6 @@ REFUSED = [
     ),
     lambda: jt.lowest_slope(jt.Gaussian(), jt.homogeneous(-1.0, 1.0)),
     lambda: jt.LinearisedFlow(mu=[0.0, 0.0], beta1=1.0, beta2=0.0),
-    lambda: jt.LinearisedFlow(mu=UNIT, beta1=-1.0, beta2=0.0).decay_rates,
     lambda: jt.critical_rays(THREE),
     lambda: jt.straddling_distance(jt.Gaussian()),
     *(lambda H=H: jt.cooccurrence_limit(H, 3) for H in (0, 3)),
