@@ -18,7 +18,7 @@ $\mu_l = 0$, however often it co-occurs with the query.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from joma.errors import AssumptionError, shaped, within
 from joma.theory.activations import Activation, relu
@@ -28,7 +28,7 @@ from joma.types import Tabular
 ROUNDING = 1e-14
 """Distance of two centers below which they agree."""
 
-Counts = Float[np.ndarray, "Q K M"]
+Counts = Num[np.ndarray, "Q K M"]
 """How often query m, next token k and context token l occur together."""
 
 
