@@ -353,9 +353,9 @@ def sigmoid_learning_time(a: Real, pull: Real) -> np.ndarray:
     return np.asarray(2 * (a + np.sinh(a)) / pull)
 
 
-def _require_acute(angle: np.ndarray, need: str, advice: str) -> None:
-    if (angle >= np.pi / 2).any():
-        raise AssumptionError(f"{need} below π/2, got {angle.max():.4f}. {advice}.")
+def _require_acute(angle: Real, need: str, advice: str) -> None:
+    if np.max(angle) >= np.pi / 2:
+        raise AssumptionError(f"{need} below π/2, got {np.max(angle):.4f}. {advice}.")
 
 
 def _angles(C1: Real, C2: Real, C3: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

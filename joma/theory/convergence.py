@@ -31,7 +31,6 @@ from joma.errors import broadcast, finite, positive, shaped, within
 from joma.theory.radial import gauss
 from joma.types import Real, keep
 
-
 Tokens = Float[np.ndarray, "... M"]
 """A number for each token; other axes are flows and times."""
 

@@ -292,7 +292,7 @@ class LinearisedFlow:
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, " n"]:
-        """Eigenvalues of C(μ), the one along μ first: the rates at which distances from μ decay where all are positive."""
+        """Eigenvalues of C(μ), the one along μ first; where all are positive, distances from μ decay at these rates."""
         return np.array([self.along] + [self.across] * (self.mu.size - 1))
 
     @property

@@ -395,14 +395,14 @@ def regular_tree(
     P[y_1 = 0 | y_0 = k] for every class, or for every class and child of the root.
     """
     depth = int(whole("depth", depth, low=1))
-    fan_out = whole("branching", broadcast(branching=branching, levels=np.empty(depth))["branching"], low=1)
-    by_level = within("rho", broadcast(rho=rho, edges=np.empty(depth - 1))["rho"], -1, 1)
+    fan_out = whole("branching", broadcast(branching=np.asarray(branching), levels=np.empty(depth))["branching"], low=1)
+    by_level = within("rho", broadcast(rho=np.asarray(rho), edges=np.empty(depth - 1))["rho"], -1, 1)
     parents, level = [NO_PARENT], range(1)
     for num_children in fan_out:
         parents += [node for node in level for _ in range(num_children)]
         level = range(level.stop, len(parents))
-    rho = np.repeat([1.0, 1.0, *by_level], [1, *np.cumprod(fan_out)])
-    return _tree(parents, rho, class_probabilities, zero_given_class)
+    rhos = np.repeat([1.0, 1.0, *by_level], [1, *np.cumprod(fan_out)])
+    return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
 def nested_tree(children: Nested, rho: float, *, class_probabilities: Chances, zero_given_class: Chances) -> LatentTree:
