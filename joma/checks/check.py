@@ -17,7 +17,7 @@ from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
 
-Draw = Callable[[np.random.Generator], Sequence[Any]]
+Draw = Callable[[np.random.Generator], Iterable[Any]]
 """Draws random cases in which no parameter sits at its default."""
 
 
@@ -171,7 +171,7 @@ def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
 def cases(draw: Draw) -> Sequence[Any]:
     """Return the cases that a function draws, the same in every run."""
     seed = int.from_bytes(hashlib.sha256(draw.__qualname__.encode()).digest()[:8], "big")
-    return draw(np.random.default_rng(seed))
+    return tuple(draw(np.random.default_rng(seed)))
 
 
 @cache

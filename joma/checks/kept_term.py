@@ -14,12 +14,10 @@ ROUNDING = 1e-12
 
 def matrices(rng):
     """Draw targets of distinct sizes with either sign, β₁ ≠ 1, and β₂ of either sign."""
-    cases = []
     for sign in (1, -1, 1, -1):
         mu = rng.permutation([0.6, 1.55, 2.2] * rng.uniform(0.95, 1.05, 3)) * rng.choice([-1, 1], 3)
         beta1 = rng.uniform(0.6, 1.6)
-        cases.append((mu, beta1, sign * rng.uniform(0.3, 0.8) * beta1 / (mu @ mu)))
-    return cases
+        yield mu, beta1, sign * rng.uniform(0.3, 0.8) * beta1 / (mu @ mu)
 
 
 def _pull(v, mu, beta1, beta2):
@@ -71,11 +69,9 @@ def rates_at_the_target(functions, mu, *betas):
 
 def many_matrices(rng):
     """Draw 200 targets of one to eight tokens with β₂ down to the edge of stability."""
-    cases = []
     for _ in range(200):
         mu, beta1 = rng.uniform(-3, 3, rng.integers(2, 9)), rng.uniform(0.5, 2.0)
-        cases.append((mu, beta1, rng.uniform(-0.99, 4.0) * beta1 / (mu @ mu)))
-    return cases
+        yield mu, beta1, rng.uniform(-0.99, 4.0) * beta1 / (mu @ mu)
 
 
 def _neighbours(mu, beta1, beta2):

@@ -1,6 +1,5 @@
 """Section 3.1: linear activation, exp attention, winner take all."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,15 @@ FAR = 20.0  # size of a weight or a logit from which on less than 1e-10 of the t
 LATE = 0.99  # fraction of the blow-up time at which solutions are compared
 
 
-def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:
+def _flows(rng: np.random.Generator, *, num_nodes: tuple[int, ...] = (1, 3, 1), moved: bool = True) -> Any:
     """Draw flows with A, T and rates other than 1; the last has weights and logits that do not start at zero."""
-    flows = []
     for index, num in enumerate(num_nodes):
         delta = rng.uniform(0.2, 1.0, size=(num, 4)) * rng.choice([-1.0, 1.0], size=(num, 4))
         start: dict[str, Any] = {"v0": rng.normal(0, 0.3, size=(num, 4)), "z0": rng.normal(0, 0.3, size=4)}
         is_moved = moved and index == len(num_nodes) - 1
         A, T, ratio = rng.uniform([1.4, 0.7, 1.2], [2.4, 0.9, 1.6])
         scales = {"normalisation": A, "temperature": T, "rate_ratio": ratio}
-        flows.append(LinearFlow(delta=delta, **scales, **(start if is_moved else {})))
-    return flows
+        yield LinearFlow(delta=delta, **scales, **(start if is_moved else {}))
 
 
 def _one_node_from_zero(rng):

@@ -154,13 +154,11 @@ def matrix_of_a_path(matrix):
 
 def pairs_below_a_latent(rng):
     """ρ from the common ancestor to each node, ρ_c = 2P[y_c = 0] − 1, and the enumerated law of the two nodes."""
-    cases = []
     for i, j in itertools.permutations(range(1, len(IRREGULAR.parents)), 2):
         c = IRREGULAR.ancestor(i, j)
         if c != 0:
             rho = *(IRREGULAR.rho_below(c, node) for node in (i, j)), 2 * exact_law(IRREGULAR, c)[0] - 1
-            cases.append((tuple(map(float, rho)), exact_law(IRREGULAR, i, j)))
-    return cases
+            yield tuple(map(float, rho)), exact_law(IRREGULAR, i, j)
 
 
 def _expanded_pair(rho_l: float, rho_m: float, rho_c: float) -> np.ndarray:
@@ -252,11 +250,9 @@ def sampled_trees(rng):
     tree = regular_tree(depth, (1, 2, 2, 2, 2), rho, class_probabilities=p, zero_given_class=zero)
     y = tree.sample(rng, 200_000)[:, tree.leaves]
     given = y[y[:, 0] == 1]
-    cases = []
     for H in range(1, depth):
         both = given[:, 2 ** (H - 1)]  # the first leaf whose common ancestor with leaf 0 has height H
-        cases.append((H, (depth, rho, p, zero, zero), both.mean(), both.std() / np.sqrt(len(both))))
-    return cases
+        yield H, (depth, rho, p, zero, zero), both.mean(), both.std() / np.sqrt(len(both))
 
 
 @check("thm5", MONTE_CARLO, _theorem5, printed=_printed_theorem5, over=sampled_trees)
