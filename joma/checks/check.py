@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -65,10 +65,10 @@ class Check:
 
 
 def _largest(found: Any) -> float:
-    """Return a distance, or the largest of an array or a tuple of differences; what is not a number is infinite."""
-    parts = found if isinstance(found, tuple) else (found,)
-    is_distance = parts is not found and np.ndim(found) == 0
-    size = float(found) if is_distance else max(float(np.abs(part).max()) for part in parts)
+    """Return a distance, or the largest of an array or of several differences; what is not a number is infinite."""
+    several = isinstance(found, tuple | Iterator)
+    is_distance = not several and np.ndim(found) == 0
+    size = float(found) if is_distance else max(float(np.abs(part).max()) for part in (found if several else (found,)))
     return size if np.isfinite(size) else np.inf
 
 
@@ -89,7 +89,7 @@ def check(
 ) -> Callable[[Any], Any]:
     """Register a function that measures how far a formula is from an independent reference.
 
-    The function returns a distance, or differences in an array or a tuple of arrays, of which the largest counts.
+    The function returns a distance, differences in an array, or several of these, or yields them; the largest counts.
 
     Args:
         claim: Id of the statement in `statements.toml`.

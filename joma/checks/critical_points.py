@@ -194,13 +194,11 @@ def speed_where_critical(points, distance, mixture):
 @check("eqn56", DIFFERENTIATION, theory.CriticalRay.eigenvalues, 1e-7, over=pairs_of_clusters)
 def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
     """Eigenvalues of the joint flow on its rays, and whether they attract, against differences of the field."""
-    gaps = []
     for pair in critical_pairs(mixture.noise, distance):
         ray = theory.forced_ray(mixture, pair)
         exact = np.sort(np.linalg.eigvals(_derivative(ray.mixture, *ray.point(1.3))).real)
-        attracts = (exact < -ZERO).sum() == mixture.dim
-        gaps += [eigenvalues(ray, 1.3) - exact, float(attracts != ray.attracts())]
-    return tuple(gaps)
+        yield eigenvalues(ray, 1.3) - exact
+        yield float(((exact < -ZERO).sum() == mixture.dim) != ray.attracts())
 
 
 LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))

@@ -204,12 +204,10 @@ def theta2_from_theta1(second, p):
     """Eqn 49, θ₂(0) − sθ₁(s) + ∫₀^s θ₁, for a leaky ReLU at five places."""
     leaky, mass = homogeneous(0.15, 1.3), marginal_of(p).cdf
     edge = getattr(p, "radius", 1.0)
-    errors = []
     for s in (-1.7, -0.4, 0.0, 0.6, 2.3):
         between = quad(lambda x: 0.15 + 1.15 * mass(x), 0, s, points=(-edge, edge), epsabs=1e-12)[0]
         at_zero, at_s = (gate_means(p, leaky.derivative, place) for place in (0.0, s))
-        errors.append(float(second(p, s, leaky)) - (at_zero[1] - s * at_s[0] + between))
-    return np.array(errors)
+        yield float(second(p, s, leaky)) - (at_zero[1] - s * at_s[0] + between)
 
 
 @check("lemma3-limits", QUADRATURE, lambda c_minus, c_plus: (c_minus >= 0 and c_plus > 0, c_minus == 0), 0.0)

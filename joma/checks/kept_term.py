@@ -97,12 +97,9 @@ def rates_outside(neighbours, mu, beta1, beta2):
 def both_flows(run, mu, beta1, beta2):
     """Gaps and entropies over time with the term and without, by integration."""
     t = np.linspace(0.0, 1.5, 4)
-    found, gaps = run(mu, beta1, beta2, t), []
-    for kept, gap, entropy in (
-        (beta2, found.gap_kept, found.entropy_kept),
-        (0.0, found.gap_dropped, found.entropy_dropped),
-    ):
-        [v] = solved(lambda v, b=kept: (_field(v, mu, beta1, b),), (0 * mu,), t)
+    found = run(mu, beta1, beta2, t).columns()
+    for term, b in (("kept", beta2), ("dropped", 0.0)):
+        [v] = solved(lambda v, b=b: (_field(v, mu, beta1, b),), (0 * mu,), t)
         p = np.exp(v**2 / 2) / np.exp(v**2 / 2).sum(axis=1, keepdims=True)
-        gaps += [gap - (1 - v / mu), entropy + (p * np.log(p)).sum(axis=1)]
-    return tuple(gaps)
+        yield np.transpose([found[f"gap_{term}_{token}"] for token in range(mu.size)]) - (1 - v / mu)
+        yield found[f"entropy_{term}"] + (p * np.log(p)).sum(axis=1)

@@ -39,7 +39,7 @@ def _field(flow: LinearFlow, v: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
 def _run(flow: LinearFlow, t: Any) -> tuple[np.ndarray, ...]:
     """v and z, integrated together up to shares of the blow-up time."""
     times = np.multiply(t, flow.blow_up_time())
-    return solved(lambda v, z: _field(flow, v, z), (flow.start, flow.start_logits), times)
+    return solved(lambda v, z: _field(flow, v, z), (flow.v0, flow.z0), times)
 
 
 def _ends_under_softmax(rng):
@@ -47,7 +47,7 @@ def _ends_under_softmax(rng):
 
     def end(flow):
         scale = flow.delta / flow.normalisation
-        return solved(lambda v: (scale * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2),), (flow.start,), [0, 2])[0][-1]
+        return solved(lambda v: (scale * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2),), (flow.v0,), [0, 2])[0][-1]
 
     return [(flow, end(flow)) for flow in _one_node_from_zero(rng)]
 
@@ -78,7 +78,7 @@ def exact_solution(solution, flow):
 @check("thm2-limit", ODE, LinearFlow.blow_up_time, unit="time", over=_flows)
 def blow_up(blow_up_time, flow):
     """Blow-up time against the time at which the integrated flow is so far out that less than 1e-10 remains."""
-    start, end = {"v": flow.start, "z": flow.start_logits}, np.array([0.0, 2 * flow.blow_up_time()])
+    start, end = {"v": flow.v0, "z": flow.z0}, np.array([0.0, 2 * flow.blow_up_time()])
     run = integrate(lambda _, s: dict(zip("vz", _field(flow, s["v"], s["z"]), strict=True)), start, end, blow_up=FAR)
     assert run.blow_up is not None
     return abs(run.blow_up.time - float(blow_up_time(flow)))

@@ -221,27 +221,26 @@ def _root(H, *rest):
 @rejects("ρ 1 % off", lambda H, L, rho, *rest: (_root if H == L else _theorem5)(H, L, 0.99 * rho, *rest))
 def cooccurrence_of_leaves(formula, model, at_root):
     """All pairs of leaves below a latent, three trees of 14 binary nodes with ρ = ±0.8."""
-    tree, errors = model.tree(), []
+    tree = model.tree()
     for i, j in itertools.permutations(model.leaves(), 2):
         H = model.height(i, j)
         if (H == DEPTH) == at_root:
             zeros = (tree.zero_given_class[:, model.path(node)[-2] - 1] for node in (i, j))
             claimed = formula(H, DEPTH, float(model.rho(i)), tree.class_probabilities, *zeros)
-            errors.append(float(claimed) - float(exact_cooccurrence(model, i, j)))
-    return np.array(errors)
+            yield float(claimed) - float(exact_cooccurrence(model, i, j))
 
 
 @check("thm5", EXACT_RATIONALS, LatentTree.cooccurrence_matrix, over=(IRREGULAR, UNEVEN))
 @rejects("transposed: P[y_m=1|y_l=1]", lambda tree, nodes=None: tree.cooccurrence_matrix(nodes).T)
 def cooccurrence_in_any_tree(matrix, model):
     """Matrix of all leaves, and of leaves and latents in any order, of two uneven trees, pair by pair as well."""
-    tree, gaps = model.tree(), []
+    tree = model.tree()
     for nodes in (None, np.array([len(model.parents) - 1, 2, 4, 1])):
         chosen = list(model.leaves()) if nodes is None else nodes.tolist()
         exact = np.array([[float(exact_cooccurrence(model, i, j)) for j in chosen] for i in chosen])
         by_pair = np.array([[tree.cooccurrence(i, j) for j in chosen] for i in chosen])
-        gaps += [matrix(tree, nodes) - exact, by_pair - exact]
-    return tuple(gaps)
+        yield matrix(tree, nodes) - exact
+        yield by_pair - exact
 
 
 def sampled_trees(rng):
