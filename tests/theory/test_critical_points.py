@@ -66,16 +66,11 @@ def test_roots_at_grid_points_and_gaps_are_handled():
     assert all_roots(lambda x: np.full_like(x, 1e-15), np.linspace(-1, 1, 9)).size == 0
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
-        jt.UniformBall(dim=2, radius=0.5),
-        jt.UniformBall(dim=2, radius=2.0),
-        T3,
-        (jt.Gaussian(dim=2), jt.Gaussian(dim=2, scale=1.4)),
-    ],
-    ids=["small balls", "balls", "Student", "two widths"],
-)
+BALLS = (jt.UniformBall(dim=2, radius=0.5), jt.UniformBall(dim=2, radius=2.0))
+WIDTHS = (jt.Gaussian(dim=2), jt.Gaussian(dim=2, scale=1.4))
+
+
+@pytest.mark.parametrize("noise", [*BALLS, T3, WIDTHS], ids=["small balls", "balls", "Student", "two widths"])
 @pytest.mark.parametrize(("a_plus", "a_minus"), [(-1.0, 2.8), (1.0, 2.8), (-2.0, -1.0), (1.0, -0.3), (1.0, 9.0)])
 def test_every_critical_point_is_found_and_is_one(noise, a_plus, a_minus):
     """Between two balls there are weights that see no sample: a sign that changes across them is no zero."""
@@ -109,10 +104,8 @@ def test_two_clusters_give_the_points_of_theorem_3(noise, xi):
 
 
 def test_points_scale_with_the_bias_and_turn_with_the_data():
-    centers = np.array([[1.0, 0.2, 0.1], [0.3, 1.1, -0.2], [0.1, 0.0, 0.2]])
-    mixture = jt.Mixture(
-        centers=centers, weights=np.array([1.0, 0.8, -6.0]), noise=jt.Gaussian(dim=3), activation=LEAKY
-    )
+    centers, weights = np.array([[1.0, 0.2, 0.1], [0.3, 1.1, -0.2], [0.1, 0.0, 0.2]]), np.array([1.0, 0.8, -6.0])
+    mixture = jt.Mixture(centers=centers, weights=weights, noise=jt.Gaussian(dim=3), activation=LEAKY)
     [point], [scaled] = jt.rest_points(mixture, -1.0), jt.rest_points(mixture, -2.5)
     np.testing.assert_allclose(scaled.mu, 2.5 * point.mu, rtol=1e-9)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
