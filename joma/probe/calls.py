@@ -6,7 +6,6 @@ own. `sdpa_fields`, `interface_fields` and `Products` read each of these into th
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -15,25 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
+from joma.formatting import NO_LAYER
 from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
 from joma.measure.masks import HIDDEN_BELOW, split_mask
 from joma.probe.structure import plain_site
-
-
-class CallKind(StrEnum):
-    """Whose keys a call looks at."""
-
-    SELF = "self"
-    CROSS = "cross"
-
-
-class CallSource(StrEnum):
-    """Where a call was seen."""
-
-    SDPA = "sdpa"  # `torch.nn.functional.scaled_dot_product_attention`
-    INTERFACE = "interface"
-    """Hugging Face's attention interface: flash_attention_2, flex_attention and others registered there."""
-    SOFTMAX = "softmax"  # the softmax of an eager model; the call carries its logits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,16 +27,16 @@ class AttentionCall:
     The tensors are the model's own, detached: measure or copy them before the model goes on.
     """
 
-    site: str
+    site: str = ""
     """Qualified name of the innermost module that was running."""
-    kind: CallKind
-    layer: int
+    layer: int = NO_LAYER
     """Index of the layer in the model's order (an encoder's layers before its decoder's), -1 outside of the layers."""
-    source: CallSource
+    is_cross: bool = False
+    """Whether its keys are those of another sequence."""
     q: Float[Tensor, "B H rows D"] | None = None
     k: Float[Tensor, "B G keys D"] | None = None
     logits: Float[Tensor, "B H rows keys"] | None = None
-    """What the softmax took for the keys: scale, bias, soft cap and mask are in it."""
+    """What the softmax of an eager model took for the keys: scale, bias, soft cap and mask are in it."""
     scale: float | None = None
     """Factor of q·kᵀ; None is 1/√D."""
     causal: bool = False
@@ -104,18 +88,14 @@ class AttentionCall:
         return tensor.device
 
 
-def measure_call(call: AttentionCall, *, companions: bool = True, moments: bool = False) -> AttentionStatistics:
-    """Measure the rows of a call that count; `companions=False` leaves out all but the entropy.
+def measure_call(call: AttentionCall, *, moments: bool = False) -> AttentionStatistics:
+    """Measure the rows of a call that count.
 
     >>> q = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(
-    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
-    ... )
-    >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
+    >>> measure_call(AttentionCall(q=q, k=q, causal=True)).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])
     """
-    common: dict[str, Any] = {"offset": call.offset, "rows": call.rows, "sink": call.sink}
-    common |= {"companions": companions, "moments": moments}
+    common: dict[str, Any] = {"offset": call.offset, "rows": call.rows, "sink": call.sink, "moments": moments}
     if call.logits is not None:
         return logits_entropy(call.logits, **common)
     assert call.q is not None and call.k is not None

@@ -8,6 +8,7 @@ attention call, of which one row for each sequence is worked out. No L×L matrix
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,18 +16,16 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from joma.errors import positive
 from joma.formatting import NO_LAYER
 from joma.measure.masks import Visibility, split_mask, visible_logits
 from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes
-from joma.probe.calls import AttentionCall, CallKind
+from joma.probe.calls import AttentionCall
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
 from joma.probe.structure import MATRIX_AXES, Unseen, WeightRef, by_reason, is_inside, module_path, parent, plain_site
-from joma.probe.taps import hooked
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32  # contexts that run together
@@ -278,17 +277,16 @@ class _Reader:
 
         def ignore(*_: object) -> None: ...
 
-        def hooks() -> Iterator[RemovableHandle]:
-            for layer, path in enumerate(self._model.layout.layers):
-                if path:
-                    hook = partial(poison, layer)
-                    yield self._modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-            for mlp in self._mlps:
-                for name in mlp.lower:
-                    yield self._modules[name].register_forward_pre_hook(partial(look, mlp.layer))
-
         try:
-            with hooked(hooks()), self._model.tap(ignore, on_error=ignore, eagerly=True):
+            with ExitStack() as stack:
+                for layer, path in enumerate(self._model.layout.layers):
+                    if path:
+                        hook, module = partial(poison, layer), self._modules[path]
+                        stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+                for mlp in self._mlps:
+                    for name in mlp.lower:
+                        stack.enter_context(self._modules[name].register_forward_pre_hook(partial(look, mlp.layer)))
+                stack.enter_context(self._model.tap(ignore, on_error=ignore, eagerly=True))
                 self._model.forward(self._contexts_at(context, context + 1))
         except Exception as error:  # a model that does not run on the contexts either raises again when it is read
             self._doubt = error
@@ -297,17 +295,16 @@ class _Reader:
 
     def read(self, at_once: int) -> None:
         """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
-
-        def hooks() -> Iterator[RemovableHandle]:
+        with ExitStack() as stack:
             for mlp in self._mlps:
                 for name in mlp.lower:
-                    yield self._modules[name].register_forward_hook(lambda *_, m=mlp, n=name: m.to_run.discard(n))
+                    ran = self._modules[name].register_forward_hook(lambda *_, m=mlp, n=name: m.to_run.discard(n))
+                    stack.enter_context(ran)
                 for name in _ways_back(mlp, self._model):
                     hook = partial(self._comes_next, mlp, name)
-                    yield self._modules[name].register_forward_pre_hook(hook, with_kwargs=True)
-
-        options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
-        with hooked(hooks()), self._model.tap(self._on_call, eagerly=True, **options):
+                    stack.enter_context(self._modules[name].register_forward_pre_hook(hook, with_kwargs=True))
+            options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
+            stack.enter_context(self._model.tap(self._on_call, eagerly=True, **options))
             stop = 0
             while (first := stop) < len(self._position):
                 stop = min(first + at_once, len(self._position))
@@ -366,7 +363,7 @@ class _Reader:
         batch, _, rows, keys = call.shape
         found, wanted = (batch, rows, keys), (len(self._queries), self._length, self._length)
         given: Tensor | str = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
-        if call.kind is CallKind.CROSS:
+        if call.is_cross:
             given = "The last attention that its MLP sees looks at another sequence than that of the query."
         elif found == wanted:
             given = mean_weights(call, self._queries.to(call.device))
@@ -401,12 +398,8 @@ class _Reader:
 def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "B keys"]:
     """Return the attention of one row of each sequence, averaged over the heads; NaN where it sees no key.
 
-    >>> from joma.probe.calls import CallSource
     >>> q = torch.zeros(2, 1, 4, 8)
-    >>> call = AttentionCall(
-    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
-    ... )
-    >>> mean_weights(call, torch.tensor([1, 3]))
+    >>> mean_weights(AttentionCall(q=q, k=q, causal=True), torch.tensor([1, 3]))
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """

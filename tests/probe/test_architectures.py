@@ -14,7 +14,6 @@ from tapping import tapped
 from torch.nn import functional
 
 from joma.measure.rank import stable_rank
-from joma.probe.calls import CallKind
 from joma.probe.structure import find_layout, lower_matrices
 
 torch.set_num_threads(1)
@@ -190,7 +189,7 @@ def test_agrees_with_an_eager_float64_twin(architecture, side):
     for (call, found), weights in zip(seen, wanted, strict=True):
         on_keys = weights.sum(-1)
         p = weights / on_keys[..., None]
-        assert (call.kind is CallKind.CROSS) == (p.shape[2] != p.shape[3])
+        assert call.is_cross == (p.shape[2] != p.shape[3])
         rows = kept if p.shape[2] != LENGTH - 2 else decoded
         counts = torch.ones(p.shape[:3], dtype=torch.bool) if rows is None else rows[:, None].expand(p.shape[:3])
         assert torch.equal(found.entropy.isnan(), ~counts)
