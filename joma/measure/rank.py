@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from joma.measure.tensors import required_tensor, tensor_with_axes
+from joma.measure.tensors import required_tensor, tensor_with_axes, working_dtype
 
 MATRIX_AXES = 2
 SMALL = 256
@@ -88,7 +88,7 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     tensor(3., dtype=torch.float64)
     """
     matrices, _, broken = _scaled(w)
-    wide = matrices.to(_working_dtype(matrices))
+    wide = matrices.to(working_dtype(matrices))
     squares = torch.linalg.vector_norm(wide, dim=-1).double().square().sum(dim=-1)
     ranks = squares / _top_eigenvalues(matrices)  # 0/0 is NaN: no direction stands out
     return ranks.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
@@ -154,7 +154,7 @@ def power_step(
     if not bool(usable.all()):
         fresh = _random_start(shape, vector.device).reshape(vector.shape)
         vector = torch.where(usable.to(vector.device)[:, None], vector, fresh)
-    rounding = ROUNDING_UNITS * torch.finfo(_working_dtype(matrices[0])).eps
+    rounding = ROUNDING_UNITS * torch.finfo(working_dtype(matrices[0])).eps
     return PowerEstimate(
         norm=top.value.sqrt().reshape(batch),
         vector=vector.reshape(shape),
@@ -183,7 +183,7 @@ def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps
     """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
     iterate = partial(_lanczos, max_steps=num_steps + 1)
     products = _stacked_products if num_steps >= MANY_STEPS and start.device.type != "cpu" else _products
-    top = iterate(products([m.to(_working_dtype(m)) for m in matrices]), start)
+    top = iterate(products([m.to(working_dtype(m)) for m in matrices]), start)
     low, high = SAFE_SQUARES
     for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():
         size = _largest_entry(matrices[i])
@@ -384,11 +384,6 @@ def _refuse_unmeasurable(w: Tensor) -> None:
         raise ValueError(f"`w` must be matrices (..., m, n) with entries, got shape {tuple(w.shape)}.")
     if not w.is_floating_point():
         raise TypeError(f"`w` must be floating point, got {w.dtype}. Dequantise it first.")
-
-
-def _working_dtype(w: Tensor) -> torch.dtype:
-    """Half precision is computed in float32; its own products would round away the answer."""
-    return torch.float64 if w.dtype == torch.float64 else torch.float32
 
 
 def _random_start(shape: tuple[int, ...], device: torch.device) -> Float[Tensor, "*batch n"]:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from joma.errors import positive
 from joma.formatting import NO_LAYER
-from joma.measure.masks import Visibility, split_mask, visible_logits
+from joma.measure.entropy_chunked import attention_weights
+from joma.measure.masks import Problem, split_mask, visible_logits
 from joma.measure.superposition import Attended
-from joma.measure.tensors import tensor_with_axes
+from joma.measure.tensors import tensor_with_axes, working_dtype
 from joma.probe.calls import AttentionCall
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
@@ -404,39 +405,31 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """
     chosen = {each: (row == each).nonzero()[:, 0] for each in row.unique().tolist()}
-    found = [_row_logits(call, which, each).softmax(dim=-1).mean(dim=1) for each, which in chosen.items()]
+    found = [_row_weights(call, which, each).mean(dim=1) for each, which in chosen.items()]
     return torch.cat(found)[torch.cat([*chosen.values()]).argsort()]
 
 
-def _row_logits(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
-    """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
-
-    def exact(tensor: Tensor) -> Tensor:
-        return tensor if tensor.dtype == torch.float64 else tensor.float()
-
+def _row_weights(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
+    """Weights of one row of these sequences; half precision is computed in float32."""
     if call.logits is not None:
-        given = exact(call.logits[sequences, :, row])
-        return given.masked_fill(~visible_logits(given), -torch.inf)
+        given = call.logits[sequences, :, row]
+        given = given.to(working_dtype(given))
+        return given.masked_fill(~visible_logits(given), -torch.inf).softmax(dim=-1)
     assert call.q is not None and call.k is not None
-    q, k = exact(call.q[sequences, :, row]), exact(call.k[sequences])
-    scale = q.shape[-1] ** -0.5 if call.scale is None else call.scale
-    grouped = scale * q.unflatten(1, (k.shape[1], -1))  # heads of a group share their keys
-    s = torch.einsum("bghd,bgkd->bghk", grouped, k).flatten(1, 2)
-    if call.softcap is not None:
-        s = call.softcap * (s / call.softcap).tanh()
     mask, added = split_mask(_of_row(call.mask, sequences, row))
-    for term in (added, _of_row(call.bias, sequences, row)):
-        if term is not None:
-            s = s + term[:, :, 0]
-    visibility = Visibility(
-        num_rows=1, num_keys=k.shape[2], causal=call.causal, window=call.window, offset=call.offset + row, mask=mask
+    terms = [term for term in (added, _of_row(call.bias, sequences, row)) if term is not None]
+    problem = Problem(
+        q=call.q[sequences, :, row : row + 1],
+        k=call.k[sequences],
+        scale=call.q.shape[-1] ** -0.5 if call.scale is None else call.scale,
+        softcap=call.softcap,
+        causal=call.causal,
+        window=call.window,
+        offset=call.offset + row,
+        mask=mask,
+        bias=sum(terms[1:], terms[0]) if terms else None,
     )
-    start, stop = visibility.key_range(0, 1)
-    seen = visibility.block(0, 1, s.device)
-    left = torch.full_like(s, -torch.inf)
-    part = s[..., start:stop]
-    left[..., start:stop] = part if seen is None else part.masked_fill(~seen[:, :, 0], -torch.inf)
-    return left
+    return attention_weights(problem)[:, :, 0]
 
 
 def _of_row(given: Tensor | None, sequences: Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
