@@ -14,7 +14,7 @@ from tapping import tapped
 from torch.nn import functional
 
 from joma.measure.rank import stable_rank
-from joma.probe.structure import find_layout, lower_matrices
+from joma.probe.structure import Tensors, find_layout, layout_of
 
 torch.set_num_threads(1)
 
@@ -206,7 +206,7 @@ def test_agrees_with_an_eager_float64_twin(architecture, side):
     parameters, refs = dict(model.named_parameters()), find_layout(model).lower
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     if not architecture.sink:  # whose names do not show the order of gates
-        assert lower_matrices(shapes)[0] == [*refs]
+        assert layout_of(Tensors(shapes=shapes)).lower == refs
     assert {ref.name for ref in refs} == {name for name in parameters if re.search(architecture.lower, name)}
     for ref in refs:
         weight = ref.take(lambda name: parameters[name].detach())

@@ -14,7 +14,7 @@ from transformers import AlbertConfig, AlbertModel
 
 from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.probe.calls import AttentionCall, interface_fields, measure_call, measure_state
-from joma.probe.structure import lower_matrices
+from joma.probe.structure import Tensors, layout_of
 from joma.probe.taps import count_rows
 from joma.probe.watching import watch
 
@@ -250,7 +250,7 @@ def test_other_mixers_of_tokens_are_no_mlps(mixer):
     mlp = {"mlp.up.weight": (32, 8), "mlp.down.weight": (8, 32)}
     shapes = {f"layers.0.{name}": shape for name, shape in (block | mlp).items()}
     shapes |= {f"layers.1.{name}": shape for name, shape in ({"attn.qkv.weight": (24, 8)} | mlp).items()}
-    assert [ref.site for ref in lower_matrices(shapes)[0]] == ["layers.0.mlp.up", "layers.1.mlp.up"]
+    assert [ref.site for ref in layout_of(Tensors(shapes=shapes)).lower] == ["layers.0.mlp.up", "layers.1.mlp.up"]
 
 
 def test_matrices_in_shards_are_gathered(tmp_path):
