@@ -36,19 +36,15 @@ from joma.measure.tensors import required_tensor, tensor_with_axes, working_dtyp
 FEW_THREADS = 8
 """Up to this many threads a CPU that is not Intel's takes row blocks: they multiply half as much, which pays where
 torch's products, made for Intel, are slow. One fused call needs less memory and keeps any number of cores busy."""
-CHUNK_BYTES = 2**26
-"""Largest block of given logits held at once."""
+CHUNK_BYTES = 2**26  # largest block of given logits held at once
 
 
 class Path(StrEnum):
     """How the numbers were computed."""
 
-    IDENTITY = "identity"
-    """Fused attention with V = K (entropy alone, on a CPU)."""
-    TRITON = "triton"
-    """One walk over the keys in a Triton kernel (GPU)."""
-    CHUNKED = "chunked"
-    """Exact softmax over blocks of rows (anywhere)."""
+    IDENTITY = "identity"  # fused attention with V = K (entropy alone, on a CPU)
+    TRITON = "triton"  # one walk over the keys in a Triton kernel (GPU)
+    CHUNKED = "chunked"  # exact softmax over blocks of rows (anywhere)
 
     @classmethod
     def _missing_(cls, value: object) -> "Path":
@@ -63,24 +59,18 @@ class AttentionStatistics:
     weights p on the visible keys, which sum to 1 without it.
     """
 
-    entropy: PerRow
-    """In nats, at least 0."""
+    entropy: PerRow  # in nats, at least 0
     fraction: PerRow
     """Entropy over its maximum, the log of the number of visible keys; NaN where one key or none is visible."""
-    num_visible: Int[Tensor, "b h rows"]
-    """Visible keys of each row; axes over which it does not vary are 1."""
+    num_visible: Int[Tensor, "b h rows"]  # visible keys of each row; axes over which it does not vary are 1
     effective_keys: PerRow | None
     r"""$1/\sum_j p_j^2$, from 1 to the number of visible keys."""
-    first_key_mass: PerRow | None
-    """Weight on the first key that any counted row can see."""
+    first_key_mass: PerRow | None  # weight on the first key that any counted row can see
     mean_distance: PerRow | None
     r"""$\sum_j p_j |i - j|$."""
-    max_logit: PerRow | None
-    """Largest visible logit, scale, bias and soft cap included."""
-    sink_mass: PerRow | None = None
-    """Weight on softmax columns that are no keys; None for a call without."""
-    logit_variance: PerRow | None = None
-    """Variance of a row's visible logits."""
+    max_logit: PerRow | None  # largest visible logit, scale, bias and soft cap included
+    sink_mass: PerRow | None = None  # weight on softmax columns that are no keys; None for a call without
+    logit_variance: PerRow | None = None  # variance of a row's visible logits
     key_bias_share: Float[Tensor, "B H 1"] | None = None
     r"""Variance of $\bar q\cdot k_j$ over that of the logits, each over a row's visible keys and summed over the rows:
     how much of the attention is the same for every query. $\bar q$ is the mean query of a sequence. None where a model

@@ -17,18 +17,13 @@ from torch import Tensor
 from joma.measure.masks import PerRow, Problem, Rows
 from joma.measure.tensors import working_dtype
 
-BLOCK_ROWS = 192
-"""Most rows of a block: more would waste keys above the diagonal, fewer read the keys too often."""
-FEWEST_ROWS = 32
-"""Fewest, whatever a long sequence makes of the block's size."""
+BLOCK_ROWS = 192  # most rows of a block: more would waste keys above the diagonal, fewer read the keys too often
+FEWEST_ROWS = 32  # fewest, whatever a long sequence makes of the block's size
 BLOCK_BYTES = 3 * 2**20
 """Logits of a block on a CPU: small enough for its caches, large enough for the operations that Python starts."""
-GPU_BLOCK_BYTES = 2**26
-"""The same on a GPU, which wants few operations."""
-THREADED_LOGITS = 2**22
-"""Calls with fewer logits, some 10 ms of one core, are not worth threads of their own."""
-HIDDEN = -1e30
-"""Stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN."""
+GPU_BLOCK_BYTES = 2**26  # the same on a GPU, which wants few operations
+THREADED_LOGITS = 2**22  # calls with fewer logits, some 10 ms of one core, are not worth threads of their own
+HIDDEN = -1e30  # stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN
 
 Read = Callable[["_Block", Tensor, Tensor], Rows]
 """From a block, its logits and room for as many numbers to what was found; both are overwritten."""

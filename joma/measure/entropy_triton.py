@@ -10,16 +10,12 @@ from torch import Tensor
 
 from joma.measure.masks import Problem, Rows
 
-LOG2_E = 1.4426950408889634
-"""The kernel works in powers of two, which the hardware has an instruction for."""
+LOG2_E = 1.4426950408889634  # the kernel works in powers of two, which the hardware has an instruction for
 LOG2_E_IN_KERNEL = tl.constexpr(LOG2_E)
-WIDE_HEAD = 128
-"""Head width from which a block holds fewer rows."""
-LARGEST_HEAD = 256
-"""Widest head whose rows and keys fit into the registers and the shared memory of a block."""
+WIDE_HEAD = 128  # head width from which a block holds fewer rows
+LARGEST_HEAD = 256  # widest head whose rows and keys fit into the registers and the shared memory of a block
 
-NUM_NUMBERS = 5
-"""Of each row with companions: entropy, effective keys, first-key mass, mean distance, largest logit."""
+NUM_NUMBERS = 5  # of each row with companions: entropy, effective keys, first-key mass, mean distance, largest logit
 
 
 def takes(problem: Problem) -> bool:

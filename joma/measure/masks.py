@@ -19,14 +19,12 @@ infinity. All give it a weight of exactly 0 next to any key that is seen, and me
 mask (ALiBi over a thousand positions) hides as well from here on; its weight is 0 too."""
 LOGIT_HIDDEN_BELOW = -9e3
 """A logit this low is hidden whatever the others are: mask and logit are no longer apart, and rows may see nothing."""
-ROWS_AT_ONCE = 256
-"""Rows whose visible keys are counted together."""
+ROWS_AT_ONCE = 256  # rows whose visible keys are counted together
 PerRow = Float[Tensor, "B H rows"]
 Rows = dict[str, PerRow]
 """What a path found for every row, before clamping and before rows without keys are struck out: `entropy` and, with
 companions, `effective_keys`, `first_key_mass`, `mean_distance`, `max_logit` and, but for the kernel, `lse`."""
-Shape = tuple[int, ...]
-"""(batch, heads, rows, keys) of a call."""
+Shape = tuple[int, ...]  # (batch, heads, rows, keys) of a call
 
 
 class MaskParts(NamedTuple):
@@ -158,8 +156,7 @@ class Problem:
     """Added to the logits; any axis may be 1."""
     sink: Float[Tensor, "#B #H #rows"] | None = None
     """Logit of a softmax column that is no key; any axis may be 1."""
-    rows: Bool[Tensor, "B rows"] | None = None
-    """Rows that count; None for all."""
+    rows: Bool[Tensor, "B rows"] | None = None  # rows that count; None for all
     companions: bool = False
 
     @property

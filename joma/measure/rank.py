@@ -37,34 +37,25 @@ GRAM_SIDE = 1024
 """Longest shorter side for which it is: its price grows with that side, to some 20 to 60 products at this one."""
 GRAM_ASPECT = 2
 """Least ratio of the sides for which it is: of a square matrix, products with the Gram matrix are hardly cheaper."""
-GRAM_STRIP = 128
-"""Rows of the Gram matrix that are computed at once."""
-VERIFY_STEPS = 24
-"""Most float64 products after that."""
-VERIFIED_RESIDUAL = 1e-6
-"""Residual in float64 at which the answer is taken: the accuracy promised."""
-CHECK_EVERY = 8
-"""Steps between two looks at the residual of the search."""
+GRAM_STRIP = 128  # rows of the Gram matrix that are computed at once
+VERIFY_STEPS = 24  # most float64 products after that
+VERIFIED_RESIDUAL = 1e-6  # residual in float64 at which the answer is taken: the accuracy promised
+CHECK_EVERY = 8  # steps between two looks at the residual of the search
 CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
-GPU_CHUNK_BYTES = 2**28
-"""On a GPU, where starting a kernel takes longer than the product."""
-SAFE_EXPONENT = 30
-"""Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
+GPU_CHUNK_BYTES = 2**28  # on a GPU, where starting a kernel takes longer than the product
+SAFE_EXPONENT = 30  # matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32
 LIVE_STEPS = 3
 """Steps of a live estimate: four products. One step would follow the norm, and miss a direction that overtakes."""
-NUM_SQUARINGS = 30
-"""Of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns."""
-MANY_STEPS = 16
-"""Steps from which on a GPU is given a copy of all matrices in one."""
+NUM_SQUARINGS = 30  # of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns
+MANY_STEPS = 16  # steps from which on a GPU is given a copy of all matrices in one
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
 """Stands in for a length of zero where a zero vector is normalised, and leaves it zero."""
 SAFE_SQUARES = (1e-20, 1e30)
 """Squared norms between which products in float32 neither underflow nor overflow; outside, the matrix is rescaled."""
-SEED = 2310_00535
-"""Of the random start; any fixed one makes the measure a function of its input."""
+SEED = 2310_00535  # of the random start; any fixed one makes the measure a function of its input
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +64,7 @@ class PowerEstimate:
 
     norm: Float[Tensor, "*batch"]
     r"""$\sigma = \|Wx\|$, never above the spectral norm but for rounding; on the CPU, as is the residual."""
-    vector: Float[Tensor, "*batch n"]
-    """The unit vector x on the side of W's columns: pass it to the next call."""
+    vector: Float[Tensor, "*batch n"]  # the unit vector x on the side of W's columns: pass it to the next call
     residual: Float[Tensor, "*batch"]
     r"""$\|W^\top W x - \sigma^2 x\| / \sigma^2$, rounding included: some singular value is within that part of σ."""
 

@@ -27,36 +27,28 @@ class AttentionCall:
     The tensors are the model's own, detached: measure or copy them before the model goes on.
     """
 
-    site: str = ""
-    """Qualified name of the innermost module that was running."""
+    site: str = ""  # qualified name of the innermost module that was running
     layer: int = NO_LAYER
     """Index of the layer in the model's order (an encoder's layers before its decoder's), -1 outside of the layers."""
-    is_cross: bool = False
-    """Whether its keys are those of another sequence."""
+    is_cross: bool = False  # whether its keys are those of another sequence
     q: Float[Tensor, "B H rows D"] | None = None
     k: Float[Tensor, "B G keys D"] | None = None
     logits: Float[Tensor, "B H rows keys"] | None = None
     """What the softmax of an eager model took for the keys: scale, bias, soft cap and mask are in it."""
-    scale: float | None = None
-    """Factor of q·kᵀ; None is 1/√D."""
+    scale: float | None = None  # factor of q·kᵀ; None is 1/√D
     causal: bool = False
     mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None
     """Boolean (True is visible) or additive; broadcasts to (B, H, rows, keys)."""
     bias: Float[Tensor, "..."] | None = None
     softcap: float | None = None
     window: int | None = None
-    offset: int = 0
-    """Position of the first row among the keys."""
-    rows: Bool[Tensor, "B rows"] | None = None
-    """Rows that count: False for padding, on either side. None for all."""
-    sink: Float[Tensor, "..."] | None = None
-    """Logit of softmax columns that are no keys; broadcasts to (B, H, rows)."""
+    offset: int = 0  # position of the first row among the keys
+    rows: Bool[Tensor, "B rows"] | None = None  # rows that count: False for padding, on either side. None for all.
+    sink: Float[Tensor, "..."] | None = None  # logit of softmax columns that are no keys; broadcasts to (B, H, rows)
     state: Float[Tensor, "B rows d"] | None = None
     """What the layer was given, where a self-attention shows it: the residual stream."""
-    repeat: int = 0
-    """How many times the module ran before in the same forward pass: a layer that is shared."""
-    part: int = 0
-    """How many softmaxes this run of the module computed before."""
+    repeat: int = 0  # how many times the module ran before in the same forward pass: a layer that is shared
+    part: int = 0  # how many softmaxes this run of the module computed before
 
     def __post_init__(self) -> None:
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):

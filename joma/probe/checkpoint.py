@@ -74,8 +74,7 @@ class Weights:
     """A checkpoint open for reading, or one file of it."""
 
     tensors: Mapping[str, TensorPrint]  # shapes and types; their content was not looked at
-    read: Callable[[str], Tensor]
-    """Returns one tensor by its name."""
+    read: Callable[[str], Tensor]  # returns one tensor by its name
     check: Callable[[], list[Flaw]] = list
     """Reads all bytes, compares them with the checksums in the files, and returns what differs."""
     counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds

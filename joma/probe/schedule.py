@@ -50,8 +50,7 @@ class Logarithmic(Schedule):
     Training changes most at its start; a logarithmic axis shows these points evenly.
     """
 
-    points: tuple[int, ...] = (1, 2, 5)
-    """Points of the first decade."""
+    points: tuple[int, ...] = (1, 2, 5)  # points of the first decade
 
     def __post_init__(self) -> None:
         if not self.points or not set(self.points) <= set(range(1, 10)):

@@ -431,8 +431,7 @@ class Tensors:
     shapes: Shapes
     transposed: Mapping[str, bool] = field(default_factory=dict)
     """Tensors known to be stored as (inputs, outputs), or not; of others names and shapes decide."""
-    interleaved: Collection[str] = ()
-    """Fused gates whose rows alternate with what they gate, instead of coming first."""
+    interleaved: Collection[str] = ()  # fused gates whose rows alternate with what they gate, instead of coming first
     lora_scaling: Mapping[str, float] = field(default_factory=dict)
     """Scaling of an adapter by module path and adapter name ("layers.0.fc1.default"); 0 if it is switched off."""
     heads: Mapping[str, tuple[int, int]] = field(default_factory=dict)

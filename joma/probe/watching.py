@@ -170,14 +170,10 @@ class Watch:
         loggers: Sequence[Logger],
     ) -> None:
         self.schedule = schedule
-        self.alerts: list[Alert] = []
-        """Alarms so far, those of a resumed run's earlier sessions left out."""
-        self.unseen: dict[Unseen, None] = {}
-        """What cannot be measured, and why."""
-        self.sites: tuple[tuple[int, str], ...] = ()
-        """Layer and path of the attention that is measured."""
-        self.seconds: list[float] = []
-        """What each measurement took."""
+        self.alerts: list[Alert] = []  # alarms so far, those of a resumed run's earlier sessions left out
+        self.unseen: dict[Unseen, None] = {}  # what cannot be measured, and why
+        self.sites: tuple[tuple[int, str], ...] = ()  # layer and path of the attention that is measured
+        self.seconds: list[float] = []  # what each measurement took
         self._model, self._measures, self._probe_batch = model, measures, probe_batch
         self._heads, self._loggers, self._alarm, self._on_alarm = heads, tuple(loggers), alarm, on_alarm
         self._subjects = {measure.on for measure in measures}
