@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Float
 
 from joma.errors import finite, same_shape
+from joma.formatting import ALL_HEADS
 from joma.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -292,7 +293,6 @@ def _walk(u: Float[np.ndarray, " a"], v: Float[np.ndarray, " b"]) -> Float[np.nd
     return low**2 * (3 * high - low) / 6
 
 
-ALL_HEADS = -1
 FRACTION = "entropy_fraction"
 DESCRIBED = ("entropy", "entropy_window", "stable_rank")  # metrics whose curves are described
 

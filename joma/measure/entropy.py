@@ -24,6 +24,7 @@ from joma.measure.masks import (
     PerRow,
     Problem,
     Rows,
+    added_up,
     in_full_precision,
     read_bias,
     read_mask,
@@ -127,9 +128,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
     if window is not None and window < 1:
         raise ValueError(f"`window` must be at least 1, got {window}. Pass None for no window.")
     shape = (*q.shape[:3], k.shape[2])
-    parts, bias = read_mask(mask, shape, q.device), read_bias(bias, shape, q.device)
-    if parts.added is not None:
-        bias = parts.added if bias is None else parts.added + bias
+    parts = read_mask(mask, shape, q.device)
     problem = Problem(
         q=q.detach(),
         k=k.detach(),
@@ -139,7 +138,7 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
         window=window,
         offset=offset,
         mask=parts.visible,
-        bias=bias,
+        bias=added_up(parts.added, read_bias(bias, shape, q.device)),
         sink=read_sink(sink if companions else None, shape, q.device),
         rows=read_rows(rows, shape, q.device),
         companions=companions,

@@ -54,6 +54,12 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
     return MaskParts(visible=visible if hides else None, added=added if adds else None)
 
 
+def added_up(*terms: Float[Tensor, "..."] | None) -> Float[Tensor, "..."] | None:
+    """Add up the terms that there are; None for none."""
+    given = [term for term in terms if term is not None]
+    return sum(given[1:], given[0]) if given else None
+
+
 def visible_logits(logits: Float[Tensor, "*rows keys"]) -> Bool[Tensor, "*rows keys"]:
     """Return which keys are visible in logits that hold their mask: none at -9000 or 900 below the row's largest."""
     lowest = (logits.amax(dim=-1, keepdim=True) + HIDDEN_BELOW).clamp(min=LOGIT_HIDDEN_BELOW)

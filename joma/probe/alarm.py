@@ -6,16 +6,18 @@ little to choose anything. Every network starts near there, so that alone is no 
 became uniform, and for attention that is still uniform long after the loss has fallen.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import combinations
 from math import isfinite, log, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joma.formatting import layer_name
+from joma.formatting import ALL_HEADS, layer_name
 
-ALL_HEADS = -1
+if TYPE_CHECKING:
+    from joma.probe.measurement import Row
+
 FRACTION, LOGIT, LOSS, GRADIENT_RANK = "entropy_fraction", "max_logit", "loss", "gradient_stable_rank"
 WATCHED = (FRACTION, LOGIT, LOSS, GRADIENT_RANK)  # metrics whose curves are looked at
 MIN_POINTS = 4  # fewer measurements give no forecast
@@ -157,7 +159,14 @@ class MetricCurve:
             del self.steps[1 : LONGEST // 2 : 2], self.values[1 : LONGEST // 2 : 2]
 
 
-Curves = Mapping[tuple[str, str, int], MetricCurve]  # curves by site, metric and head
+Curves = dict[tuple[str, str, int], MetricCurve]  # curves by site, metric and head
+
+
+def note(curves: Curves, step: int, rows: Iterable["Row"]) -> None:
+    """Add the values of a step to the curves that are looked at."""
+    for row in rows:
+        if row.metric in WATCHED:
+            curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer)).add(step, row.value)
 
 
 def since_when(curve: MetricCurve, holds: Callable[[float], bool], patience: int) -> int | None:

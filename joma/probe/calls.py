@@ -16,7 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from joma.formatting import NO_LAYER
 from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-from joma.measure.masks import HIDDEN_BELOW, split_mask
+from joma.measure.masks import HIDDEN_BELOW, added_up, split_mask
+from joma.measure.tensors import working_dtype
 from joma.probe.structure import plain_site
 
 
@@ -95,8 +96,7 @@ def measure_call(call: AttentionCall, *, moments: bool = False) -> AttentionStat
     if call.mask is not None and call.mask.is_floating_point():
         # What a model adds is a fact, be it 0 and 1 alone, which `attention_entropy` takes for a caller's mistake.
         parts = split_mask(call.mask)
-        terms = [term for term in (parts.added, call.bias) if term is not None]
-        visible, added = parts.visible, sum(terms[1:], terms[0]) if terms else None
+        visible, added = parts.visible, added_up(parts.added, call.bias)
     return attention_entropy(
         call.q,
         call.k,
@@ -117,7 +117,7 @@ def measure_state(call: AttentionCall) -> dict[str, Float[Tensor, "B 1 _"]]:
     """
     if call.state is None:
         return {}
-    x = call.state if call.state.dtype == torch.float64 else call.state.float()
+    x = call.state.to(working_dtype(call.state))
     counted = call.rows if call.rows is not None else torch.ones_like(x[..., 0], dtype=torch.bool)
     norm = torch.where(counted, torch.linalg.vector_norm(x, dim=-1), torch.nan)
     x = torch.where(counted[..., None], x, 0.0)

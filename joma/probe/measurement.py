@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from joma.formatting import ALL_HEADS, NO_LAYER
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall
 from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
@@ -18,7 +19,6 @@ from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
 
-ALL_HEADS = -1
 TOGETHER = 2**26
 """Numbers in the matrices that are measured at once; one that is taken out may be a copy, and be copied to float32."""
 SHARDED = (
@@ -39,12 +39,12 @@ CLEARED = (
 class Row(NamedTuple):
     """One value of the record, before it has a step."""
 
-    site: str
-    kind: str
-    layer: int
-    head: int
-    metric: str
-    value: float
+    site: str = ""
+    kind: str = ""
+    layer: int = NO_LAYER
+    head: int = ALL_HEADS
+    metric: str = ""
+    value: float = math.nan
     flag: str = ""
 
 

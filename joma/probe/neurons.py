@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from joma.errors import positive
 from joma.formatting import NO_LAYER
 from joma.measure.entropy_chunked import attention_weights
-from joma.measure.masks import Problem, split_mask, visible_logits
+from joma.measure.masks import Problem, added_up, split_mask, visible_logits
 from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes, working_dtype
 from joma.probe.calls import AttentionCall
@@ -51,7 +51,6 @@ class NeuronReadings:
     """What could be read of a model, layer by layer, and what could not."""
 
     layers: tuple[NeuronReading, ...]  # in the order of the layers; a layer with two MLPs has two
-    position: Int[Tensor, " C"]  # of the query of each context
     unseen: tuple[Unseen, ...]
 
 
@@ -93,7 +92,7 @@ def read_neurons(
     reader = _Reader(probed, contexts, position, ids.shape[1])
     reader.find_parallel_layers(int(seen.sum(dim=1).argmax()))
     reader.read(at_once)
-    readings = NeuronReadings(layers=tuple(reader.readings(ids)), position=position, unseen=tuple(reader.unseen))
+    readings = NeuronReadings(layers=tuple(reader.readings(ids)), unseen=tuple(reader.unseen))
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
@@ -404,38 +403,31 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    chosen = {each: (row == each).nonzero()[:, 0] for each in row.unique().tolist()}
-    found = [_row_weights(call, which, each).mean(dim=1) for each, which in chosen.items()]
-    return torch.cat(found)[torch.cat([*chosen.values()]).argsort()]
+    batch = torch.arange(len(row), device=row.device)
 
+    def of_row(given: Tensor | None) -> Float[Tensor, "B h 1 _"] | Tensor | None:
+        """Cut the row of each sequence out of what broadcasts to (B, H, rows, _)."""
+        if given is None:
+            return None
+        given = given.reshape((1,) * (4 - given.ndim) + given.shape)
+        given = given.expand(len(row), *given.shape[1:])
+        return given[batch, :, row if given.shape[2] > 1 else 0][:, :, None]
 
-def _row_weights(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
-    """Weights of one row of these sequences; half precision is computed in float32."""
-    if call.logits is not None:
-        given = call.logits[sequences, :, row]
-        given = given.to(working_dtype(given))
-        return given.masked_fill(~visible_logits(given), -torch.inf).softmax(dim=-1)
-    assert call.q is not None and call.k is not None
-    mask, added = split_mask(_of_row(call.mask, sequences, row))
-    terms = [term for term in (added, _of_row(call.bias, sequences, row)) if term is not None]
+    logits, q = of_row(call.logits), of_row(call.q)
+    if logits is not None:
+        logits = logits.to(working_dtype(logits))
+        return logits.masked_fill(~visible_logits(logits), -torch.inf).softmax(dim=-1)[:, :, 0].mean(dim=1)
+    assert q is not None and call.k is not None
+    parts = split_mask(of_row(call.mask))
+    ahead = torch.arange(call.shape[-1], device=row.device) - (row + call.offset)[:, None]
+    seen = (ahead <= 0) | (not call.causal)
+    seen = seen if call.window is None else seen & (ahead.abs() < call.window)
     problem = Problem(
-        q=call.q[sequences, :, row : row + 1],
-        k=call.k[sequences],
-        scale=call.q.shape[-1] ** -0.5 if call.scale is None else call.scale,
+        q=q,
+        k=call.k,
+        scale=q.shape[-1] ** -0.5 if call.scale is None else call.scale,
         softcap=call.softcap,
-        causal=call.causal,
-        window=call.window,
-        offset=call.offset + row,
-        mask=mask,
-        bias=sum(terms[1:], terms[0]) if terms else None,
+        mask=seen[:, None, None] if parts.visible is None else seen[:, None, None] & parts.visible,
+        bias=added_up(parts.added, of_row(call.bias)),
     )
-    return attention_weights(problem)[:, :, 0]
-
-
-def _of_row(given: Tensor | None, sequences: Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
-    """Cut one row of some sequences out of a mask or bias that broadcasts to (B, H, rows, keys)."""
-    if given is None:
-        return None
-    given = given.reshape((1,) * (4 - given.ndim) + given.shape)
-    given = given if given.shape[0] == 1 else given[sequences]
-    return given if given.shape[2] == 1 else given[:, :, row : row + 1]
+    return attention_weights(problem)[:, :, 0].mean(dim=1)
