@@ -199,19 +199,6 @@ def test_parametrised_weights_are_left_alone_and_named():
     assert unseen.site == "layers.0" and "parametrised" in unseen.reason
 
 
-def test_a_pattern_reaches_matrices_outside_of_the_blocks():
-    """As the message of a model whose MLPs stand apart from its attention advises."""
-    model = models.Apart()
-    before = find_layout(model)
-    assert before.lower == () and all("`mlp_pattern=`" in each.reason for each in before.unseen)
-    layout = find_layout(model, mlp_pattern=r"mlps\.\d+\.0\.weight")
-    assert [(ref.site, ref.layer) for ref in layout.lower] == [("mlps.0.0", 0), ("mlps.1.0", 1)]
-    assert [ref.shape for ref in layout.lower] == [(4 * models.WIDTH, models.WIDTH)] * 2
-    assert layout.unseen == ()
-    found = found_in(shapes_of(model), mlp_pattern=r"mlps\.\d+\.0\.weight")
-    assert found.lower == layout.lower and found.unseen == ()
-
-
 # --- Low-rank adapters
 
 
