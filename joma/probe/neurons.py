@@ -58,8 +58,6 @@ def read_neurons(
     model: nn.Module,
     contexts: Mapping[str, Any] | Tensor,
     *,
-    tokens: str = "input_ids",
-    visible: str = "attention_mask",
     at_once: int = AT_ONCE,
     mlp_pattern: str | None = None,
     attention_pattern: str | None = None,
@@ -71,10 +69,9 @@ def read_neurons(
 
     Args:
         model: Any PyTorch model.
-        contexts: The keyword arguments of the model, or its tokens alone as a tensor, one context in each row.
-        tokens: Name of the argument that holds the token ids.
-        visible: Name of the argument that holds the mask over them where there is padding, (C, L), other than 0 where a
-            token is visible: the query is the last such token, else the last of the row.
+        contexts: The keyword arguments of the model, with the tokens as `input_ids`, one context in each row, or these
+            alone as a tensor. Where there is padding, `attention_mask` (C, L) is other than 0 where a token is visible:
+            the query is the last such token, else the last of the row.
         at_once: Contexts that run together.
         mlp_pattern: As for `joma.watch`.
         attention_pattern: As for `joma.watch`.
@@ -87,7 +84,7 @@ def read_neurons(
     """
     probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     positive("at_once", at_once)
-    ids, seen = _tokens_and_visible(contexts, tokens, visible)
+    ids, seen = _tokens_and_visible(contexts)
     position = ids.shape[1] - 1 - seen.flip(1).to(torch.uint8).argmax(dim=1)
     reader = _Reader(probed, contexts, position, ids.shape[1])
     reader.find_parallel_layers(int(seen.sum(dim=1).argmax()))
@@ -103,7 +100,7 @@ def read_neurons(
 
 
 def _tokens_and_visible(
-    contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str
+    contexts: Mapping[str, Any] | Tensor,
 ) -> tuple[Int[Tensor, "C L"], Bool[Tensor, "C L"]]:
     """Return the tokens of all contexts and which of them are no padding; refuse what cannot be read."""
     if not isinstance(contexts, Tensor | Mapping):
@@ -111,21 +108,21 @@ def _tokens_and_visible(
             f"`contexts` must be a tensor of token ids or the keyword arguments of the model, got "
             f"{type(contexts).__name__}. Pass what a tokenizer returns for `return_tensors='pt'`."
         )
-    named = {tokens: contexts} if isinstance(contexts, Tensor) else contexts
-    if tokens not in named:
-        raise ValueError(f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`.")
-    ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
+    named = {"input_ids": contexts} if isinstance(contexts, Tensor) else contexts
+    if "input_ids" not in named:
+        raise ValueError(f"`contexts` must hold the tokens as `input_ids`, got {sorted(named)}. Name them so.")
+    ids = tensor_with_axes("input_ids", named["input_ids"], "C L").detach().cpu()
     if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
         raise ValueError(
             f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
             f"{tuple(ids.shape)}. Pass complete texts, one in each row."
         )
     seen = torch.ones_like(ids, dtype=torch.bool)
-    if named.get(visible) is not None:
-        seen = tensor_with_axes(visible, named[visible], "C L").detach().cpu() != 0
+    if named.get("attention_mask") is not None:
+        seen = tensor_with_axes("attention_mask", named["attention_mask"], "C L").detach().cpu() != 0
     if seen.shape != ids.shape:
         raise ValueError(
-            f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
+            f"`attention_mask` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
             "Pass 1 for each token and 0 for padding."
         )
     empty = (~seen.any(dim=1)).nonzero()

@@ -38,7 +38,7 @@ from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, by_reason, plain_site
 from joma.probe.summary import SHOWN, as_html, chart_of, layer_lines
-from joma.probe.taps import Sites, TrainingForward
+from joma.probe.taps import TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Watch:
         self._begun = time.perf_counter()
         self._resumed_at: int | None = None  # step at which this session went on with an earlier one
         self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
-        self._known_sites: Sites | None = None  # where the last measurement saw attention
+        self._known_sites: Mapping[str, bool] | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
         self._ran = False  # whether the sites were seen in a forward pass; else they are those of the model's structure
         self._look()

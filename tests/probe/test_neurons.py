@@ -362,7 +362,7 @@ def test_experts_and_layers_used_twice_are_refused_with_the_reason():
 @pytest.mark.parametrize(
     ("contexts", "settings", "message"),
     [
-        ({"tokens": torch.zeros(2, 4, dtype=torch.long)}, {}, r"must hold the tokens as 'input_ids', got \['tokens'\]"),
+        ({"tokens": torch.zeros(2, 4, dtype=torch.long)}, {}, r"must hold the tokens as `input_ids`, got \['tokens'\]"),
         (torch.zeros(2, 4), {}, "token ids, got torch.float32"),
         (torch.zeros(2, 1, dtype=torch.long), {}, "at least 2 token ids"),
         (torch.zeros(4, dtype=torch.long), {}, r"axes \(C, L\)"),
