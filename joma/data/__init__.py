@@ -35,17 +35,4 @@ __all__ = [
     "tree_text",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "corpora": ("find_text",),
-        "frequencies": ("class_tokens",),
-        "generated": ("arithmetic", "json_tokens"),
-        "hierarchy": ("Hierarchy",),
-        "latent_trees": ("TreeSampler", "class_patterns"),
-        "shuffling": ("shuffled",),
-        "source_code": ("SyntaxTree", "parse_source", "read_trees"),
-        "text": ("Corpus", "TreeText", "Windows", "load_text"),
-        "tree_texts": ("tree_corpus", "tree_text"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -35,15 +35,4 @@ __all__ = [
     "train_pack",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "config": ("DataConfig", "OptimiserConfig", "RunConfig", "TrainingConfig"),
-        "grid": ("RECIPES", "Recipe", "Run", "recipe", "runs_of"),
-        "loop": ("train_pack",),
-        "plan": ("Pack", "Plan", "make_plan"),
-        "sources": ("source_of",),
-        "step": ("Stepper",),
-        "training": ("TrainedRun", "Training", "plan_training", "train"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)
