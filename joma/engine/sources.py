@@ -21,8 +21,7 @@ from torch import Tensor
 from joma.data.generated import GENERATED
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
-from joma.data.shuffling import shuffled
-from joma.data.text import Corpus, Windows, load_text
+from joma.data.text import Corpus, Windows, load_text, shuffled
 from joma.data.tree_texts import tree_corpus
 from joma.engine.config import HIERARCHY, TREE_TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype

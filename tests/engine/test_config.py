@@ -166,7 +166,6 @@ def test_text_becomes_the_type_of_the_field(name, text, value):
         {"data": "trees"},
         {"data": "trees", "readout": "class", "epochs": 2},
         {"readout": "class"},
-        {"data": "class-tokens"},
         {"seed": -1},
         {"readout": "masked_word"},
         {"mask_share": 0.0},
