@@ -23,7 +23,7 @@ from joma.errors import (
     whole,
     within,
 )
-from joma.tasks.on_ray import demand_ray
+from joma.tasks.run import check_place
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_only_a_slip_is_taken_for_another_name(name, near):
         (lambda: builders.alt.Chart, "altair", "report"),
         (bundle_files.__wrapped__, "vl_convert", "report"),
         (lambda: importlib.reload(joma.page), "jinja2", "report"),
-        (demand_ray, "ray", "ray"),
+        (lambda: check_place("ray"), "ray", "ray"),
     ],
     ids=["charts", "files of charts", "pages", "ray"],
 )

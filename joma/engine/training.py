@@ -23,7 +23,7 @@ from joma.engine.sources import data_size
 from joma.store import read, read_events
 from joma.store.files import demand_writable, remove_leftovers
 from joma.store.lock import alone_in
-from joma.tasks.local import check_place, run_tasks
+from joma.tasks.run import check_place, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import joma
-from joma import cli, terminal, terminal_train
+from joma import cli, terminal
 from joma.engine.config import all_settings
 from joma.engine.grid import RECIPES, axes_of, grid, recipe
 from joma.engine.loop import PackProgress
@@ -359,9 +359,9 @@ def test_progress_is_shown_with_the_time_left(monkeypatch, capsys, is_terminal):
         return Progress(plan=plan, num_packs_done=0, pack=pack, others=(pack,), seconds_done=share * plan.seconds)
 
     with terminal.progress() as show:
-        terminal_train.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace
+        terminal.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace
         for now[0], share in ((101.0, 0.55), (110.0, 0.65), (120.0, 0.75), (121.0, 0.8)):
-            terminal_train.show_progress(show, at(share))
+            terminal.show_progress(show, at(share))
     said = capsys.readouterr().err
     assert "2,000 tokens/s" in said and "2 diverged" in said and "left" in said
     if not is_terminal:
