@@ -44,19 +44,6 @@ from joma.tasks.run import check_place
         (lambda: whole("q", [0, 3], low=0, high=2), r"`q` must be a whole number of at least 0 and at most 2, got 3"),
         (lambda: same_shape(a=np.zeros(2), b=np.zeros(3)), r"Shapes must agree, got `a` \(2,\), `b` \(3,\)"),
     ],
-    ids=[
-        "nan",
-        "inf",
-        "text",
-        "positive",
-        "range",
-        "axes",
-        "leading axes",
-        "fraction",
-        "too small",
-        "too large",
-        "shape",
-    ],
 )
 def test_messages(check, message):
     with pytest.raises(ValueError, match=message):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joma.data import load_text
 from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
-from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.sources import (
     NUM_VALIDATION_SAMPLES,
     PAPER_WINDOW,
@@ -52,22 +52,12 @@ def text_config(text, seed=1, **data):
     return RunConfig(model=model, data=DataConfig(data=text, batch=4, window=5, valid_batch=2, **data), seed=seed)
 
 
-def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, causal=False, precision="float64", **data):
-    model = DecoderConfig(
-        vocabulary=vocabulary,
-        width=12,
-        hidden=16,
-        depth=depth,
-        positions="none",
-        causal=causal,
-        readout="class",
-        num_classes=num_classes,
-    )
+def class_config(seed=1, *, num_classes=3, depth=1, causal=False, **data):
+    sizes = {"vocabulary": 20, "width": 12, "hidden": 16, "depth": depth, "num_classes": num_classes}
     return RunConfig(
-        model=model,
-        optimiser=OptimiserConfig(),
+        model=DecoderConfig(**sizes, positions="none", causal=causal, readout="class"),
         data=DataConfig(num_classes=num_classes, **data),
-        training=TrainingConfig(steps=10, precision=precision),
+        training=TrainingConfig(steps=10, precision="float64"),
         seed=seed,
     )
 
