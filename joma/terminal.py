@@ -27,8 +27,9 @@ from joma.formatting import binary_size, counted, duration, printable
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
     from joma.engine.plan import Plan
+    from joma.engine.resume import TrainedRun
     from joma.engine.training import Progress as TrainingProgress
-    from joma.engine.training import TrainedRun, Training
+    from joma.engine.training import Training
     from joma.paper.reproduce import Reproduction
     from joma.probe.scanning import Scan
     from joma.store.work import WorkProgress
@@ -147,6 +148,11 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def print_line(text: str) -> None:
+    """Print text as it is on standard output, on one line however narrow that is."""
+    console().print(Text(text), soft_wrap=True)
+
+
 def show_json(record: Any) -> None:
     """Print plain types as JSON on standard output."""
     has_all_letters = (sys.stdout.encoding or "").lower().startswith("utf")
@@ -197,7 +203,7 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
             counts = f" ({each.done} of {each.tasks} tasks)" if each.tasks else ""
             style = "bold red" if each.status == "failed" else "yellow"
             screen.print(Text.assemble((f"{each.id} {each.status}{counts}: ", style), each.reason), soft_wrap=True)
-    screen.print(f"Saved to {done.folder}. For charts: joma report {done.folder}", soft_wrap=True, markup=False)
+    print_line(f"Saved to {done.folder}. For charts: joma report {done.folder}")
 
 
 def _explained(answer: Answer, texts: bool) -> Panel:
@@ -245,8 +251,7 @@ VERDICTS = {
 
 def show_scan(scan: "Scan") -> None:
     """Print the values of every layer, what the audit found, and where the record is."""
-    screen = console()
-    screen.print(Text(scan.summary()), soft_wrap=True)
+    print_line(scan.summary())
     counts = {
         "measured now": scan.num_measured,
         "known before": scan.num_known,
@@ -255,11 +260,9 @@ def show_scan(scan: "Scan") -> None:
         "not reached": len(scan.failures),
     }
     listed = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "measured now")
-    screen.print(
-        Text(f"{counted(scan.num_checkpoints, 'checkpoint')}: {listed}. {VERDICTS[scan.sound]}"), soft_wrap=True
-    )
+    print_line(f"{counted(scan.num_checkpoints, 'checkpoint')}: {listed}. {VERDICTS[scan.sound]}")
     charts = "" if scan.is_empty else f" For charts: joma report {scan.folder}"
-    screen.print(Text(f"Saved to {scan.folder}.{charts}"), soft_wrap=True)
+    print_line(f"Saved to {scan.folder}.{charts}")
 
 
 def _digits(value: float) -> str:
@@ -268,7 +271,6 @@ def _digits(value: float) -> str:
 
 def show_plan(plan: "Plan") -> None:
     """Print packs, memory and estimated time."""
-    screen = console()
     rows = [
         {
             "pack": str(number),
@@ -282,20 +284,15 @@ def show_plan(plan: "Plan") -> None:
         }
         for number, each in enumerate(plan.packs, start=1)
     ]
-    screen.print(claims.table_of(rows, title=f"Packs on {plan.device}", numbers=list(rows[0])[:-1] if rows else ()))
-    screen.print(
-        Text(
-            f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; "
-            f"{binary_size(plan.free_bytes)} free. "
-            f"About {duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
-        ),
-        soft_wrap=True,
+    console().print(claims.table_of(rows, title=f"Packs on {plan.device}", numbers=list(rows[0])[:-1] if rows else ()))
+    print_line(
+        f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; {binary_size(plan.free_bytes)} free. "
+        f"About {duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
     )
 
 
 def show_training(training: "Training") -> None:
     """Print how every run ended, and where to find it."""
-    screen = console()
     rows: list[dict[str, str | Text]] = [
         {
             "run": run.name,
@@ -308,17 +305,12 @@ def show_training(training: "Training") -> None:
         for run in training.runs
     ]
     title = f"Runs, each in the folder of its name in {training.folder}"
-    screen.print(claims.table_of(rows, title=title, numbers=("steps", "final loss", "best loss")))
+    console().print(claims.table_of(rows, title=title, numbers=("steps", "final loss", "best loss")))
     num_old = sum(not run.is_new for run in training.runs)
     before = f", {num_old} of them ended before this call" if num_old else ""
     failed = f", {training.num_failed} diverged" if training.num_failed else ""
-    screen.print(
-        Text(
-            f"{counted(len(training.runs), 'run')}{before}{failed}. `joma report {training.folder}` draws "
-            f"{'it' if len(training.runs) == 1 else 'them'}."
-        ),
-        soft_wrap=True,
-    )
+    them = "it" if len(training.runs) == 1 else "them"
+    print_line(f"{counted(len(training.runs), 'run')}{before}{failed}. `joma report {training.folder}` draws {them}.")
 
 
 def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -12,11 +12,10 @@ from engine.small_runs import config, pack
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
-from joma.engine.measuring import measure, stable_ranks
+from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
 from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
-from joma.engine.values import ALL_HEADS, on_host
 from joma.metrics import METRICS
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
@@ -34,11 +33,6 @@ MOVES = {f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", 
 EVERY = {f"{kind}_{end}" for kind in ("gradient", "mean_gradient") for end in SPECTRUM}
 
 STATES = {"gram_drift", "layer_cosine", "entrance_cosine"}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,7 @@ def text_config(text, seed=1, **model):
 def measured(configs):
     """All values of runs at their start by (site, head, metric), a list over runs; with the pack's pieces."""
     source, stepper = source_of(configs), Stepper.of(configs, 5, 5)
-    found = measure(stepper.model, stepper.parameters, source, "float64")
+    found = measure(stepper.model, stepper.parameters, source, configs[0].training)
     keys = [(each.site, each.head, each.metric) for each in found]
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, on_host(found), strict=True)), stepper, source
@@ -134,7 +128,7 @@ def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
     together, stepper, source = measured(configs)
     for tensor in stepper.parameters.values():
         tensor[1].fill_(torch.nan)
-    beside_a_failed_one = measure(stepper.model, stepper.parameters, source, "float64")
+    beside_a_failed_one = measure(stepper.model, stepper.parameters, source, configs[0].training)
     numbers = on_host(beside_a_failed_one)
     for run in (0, 2):
         alone, _, _ = measured([configs[run]])
@@ -403,6 +397,6 @@ def test_other_precisions_measure_nearly_the_same(text):
     exact, stepper, _ = measured([own])
     single = {name: tensor.float() for name, tensor in stepper.parameters.items()}
     for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.05)):
-        low = source_of([replace(own, training=replace(own.training, precision=precision))])
-        values = on_host(measure(stepper.model, single, low, precision))
+        low = replace(own, training=replace(own.training, precision=precision))
+        values = on_host(measure(stepper.model, single, source_of([low]), low.training))
         np.testing.assert_allclose(values, list(exact.values()), rtol=tolerance)

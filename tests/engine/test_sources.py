@@ -42,11 +42,6 @@ def text(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def text_config(text, seed=1, **data):
     model = DecoderConfig(vocabulary=len(WORDS) + 1, width=8, hidden=8, positions="none")
     return RunConfig(model=model, data=DataConfig(data=text, batch=4, window=5, valid_batch=2, **data), seed=seed)
@@ -106,9 +101,8 @@ def test_source_code_keeps_its_most_frequent_words(monkeypatch):
     assert asked == [("source-code", 500), ("source-code", None)]
 
 
-def test_a_long_text_is_in_memory_once(tmp_path, monkeypatch):
+def test_a_long_text_is_in_memory_once(tmp_path):
     """Bytes over those of the tokens: while it is read from the cache, when it was read, and when it was shuffled."""
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     num_words = 400_000
     for split, num in (("train", num_words), ("valid", 100), ("test", 100)):
         (tmp_path / f"{split}.txt").write_text(" ".join(WORDS[place % 7] for place in range(num)))

@@ -224,8 +224,7 @@ def test_ray_that_is_not_installed_is_refused_before_anything_is_written(tmp_pat
     assert code == 2 and "which is not installed" in complaint and not (tmp_path / "runs").exists()
 
 
-def test_a_text_is_trained_on(tmp_path, capsys, short_text, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+def test_a_text_is_trained_on(tmp_path, capsys, short_text):
     long = ("train", "--data", str(short_text), "--batch", "2", "--window", "60", "--out", str(tmp_path / "runs"))
     code, _, complaint = joma_says(capsys, *long)
     assert code == 2 and "windows of 60 need at least" in complaint and not (tmp_path / "runs").exists()
