@@ -186,7 +186,7 @@ def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monke
         (("simulate", "--targets", "1,nan"), "`targets` must be finite, got nan at index (1,)"),
         (
             ("simulate", "--targets", "1,2", "--v0", "1,2,3"),
-            "joma: `v0` must be one number or one for each of 2 targets",
+            "joma: `v0` must be one number or one for each of 2 targets, got 3.",
         ),
         (("simulate", "--num-points", "2147483648"), "`--num-points` must be at most 1,000,000, got 2,147,483,648"),
         (("verify", "thm6"), "joma: There is no statement named 'thm6'. `joma verify --list` lists all"),
