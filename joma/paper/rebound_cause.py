@@ -112,6 +112,8 @@ more were planned and left out for time; no result of theirs was seen.
 """
 FRESH = replace(SMALL, arms=(BASE, CENTRED, MEAN), seeds=tuple(range(141, 149)))
 """What the small form found, asked of eight fresh seeds; chosen when all its arms but `NONE` were known."""
+FRESH_FULL = replace(ONE_LAYER, arms=FRESH.arms, seeds=(151, 152, 153, 154, 155))
+"""The same question at full size; chosen before any run of full size."""
 QUICK = replace(
     SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
     settings=small(1000, 32, steps=150, measure_every=5, valid_windows=2),
@@ -233,7 +235,7 @@ EXPERIMENTS = (
     replace(
         LADDER_OF_CAUSES,
         **catalogue("rebound-answer"),
-        presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH},
+        presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH, "full": FRESH_FULL},
         claims=(answer_numbers,),
         charts=partial(charts, name="rebound-answer"),
     ),

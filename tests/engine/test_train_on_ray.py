@@ -19,17 +19,9 @@ from joma.engine.training import plan_training, train
 from joma.store import RunLockedError, info, is_open, lock, open_run, read
 
 GRID = {
-    "rho": [0.6],
-    "depth": [1, 2, 3],
-    "seed": [1, 2],
-    "width": 8,
-    "hidden": 8,
-    "batch": 4,
-    "steps": 300,
-    "snapshot_every": 20,
-    "measure_every": 150,
-    "precision": "float64",
-}
+    "rho": [0.6], "depth": [1, 2, 3], "seed": [1, 2], "width": 8, "hidden": 8, "batch": 4, "steps": 300,
+    "snapshot_every": 20, "measure_every": 150, "precision": "float64",
+}  # fmt: skip
 """Three packs."""
 
 
@@ -110,8 +102,8 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
     asked = []
     plan = plan_training({"seed": [1], "steps": 1}, recipe="trees", device="cpu")
 
-    def run_tasks(function, items, *, on, num_gpus, told):
-        asked.append((on, num_gpus, function(items[0], told)))
+    def run_tasks(function, items, *, on, num_gpus, report):
+        asked.append((on, num_gpus, function(items[0], report)))
         return iter(())
 
     monkeypatch.setattr(training, "run_tasks", run_tasks)

@@ -17,6 +17,7 @@ from joma.probe.calls import AttentionCall, interface_fields, measure_call
 from joma.probe.taps import tap
 
 TOKENS = torch.arange(14).reshape(2, 7)
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 EAGER = ("gemma2", "bloom", "mpt")  # families without `scaled_dot_product_attention`
 
 
@@ -164,13 +165,14 @@ def test_a_registered_implementation_that_calls_sdpa_is_counted_once(monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler and Hugging Face's masks warn of their own doings
-def test_flex_attention_is_measured_through_the_interface():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
+def test_flex_attention_is_measured_through_the_interface(device):
     model, call = models.build("gemma2"), models.inputs("gemma2")
-    flex = models.twin("gemma2", model, attn_implementation="flex_attention")
-    seen, unseen = tapped(flex, **call)
+    flex = models.twin("gemma2", model, attn_implementation="flex_attention").to(device)
+    seen, unseen = tapped(flex, **{name: value.to(device) for name, value in call.items()})
     assert unseen == [] and len(seen) == 2
     for (_, ours), theirs in zip(seen, entropies(model, **call), strict=True):
-        torch.testing.assert_close(ours.entropy, theirs, atol=1e-5, rtol=0, equal_nan=True)
+        torch.testing.assert_close(ours.entropy.cpu(), theirs, atol=1e-5, rtol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(
