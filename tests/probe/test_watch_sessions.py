@@ -205,7 +205,7 @@ def test_what_is_replaced_is_reported_in_one_line(tmp_path, caplog):
     measure(tmp_path, [150, 250])
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("joma", logging.WARNING)
-    assert record.message.startswith("This run starts again at step 150") and "for steps 200 to 300" in record.message
+    assert record.message.startswith("This run starts again at step 150") and "for steps 200 to 400" in record.message
     assert sorted(set(read(tmp_path)["step"])) == [0, 100, 150, 250]
 
 
