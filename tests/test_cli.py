@@ -184,7 +184,10 @@ def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monke
         (("verify", "thm22"), "joma: There is no statement named 'thm22'. Did you mean 'thm2'?"),
         (("simulate", "--temperature", "0"), "joma: `temperature` must be positive, got 0.0. Pass a value above 0."),
         (("simulate", "--targets", "1,nan"), "`targets` must be finite, got nan at index (1,)"),
-        (("simulate", "--targets", "1,2", "--v0", "1,2,3"), "joma: `v0` must be one number or 2, one for each target"),
+        (
+            ("simulate", "--targets", "1,2", "--v0", "1,2,3"),
+            "joma: `v0` must be one number or one for each of 2 targets, got 3.",
+        ),
         (("simulate", "--num-points", "2147483648"), "`--num-points` must be at most 1,000,000, got 2,147,483,648"),
         (("verify", "thm6"), "joma: There is no statement named 'thm6'. `joma verify --list` lists all"),
         (("reproduce", "figure44"), "joma: There is no experiment named 'figure44'. Did you mean 'figure4'?"),

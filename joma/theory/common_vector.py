@@ -36,10 +36,10 @@ PER_TOKEN: dict[str, Any] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
 def shared_gain(common: Real, num_queries: Real) -> np.ndarray:
     r"""Return $1 + sQ$: how much faster the mean logit over queries learns than without the common vector.
 
-    >>> shared_gain(0.5, [1, 100])
+    >>> shared_gain(0.5, np.array([1.0, 100.0]))
     array([ 1.5, 51. ])
     """
-    return 1 + within("common", common, 0, np.inf) * positive("num_queries", num_queries)
+    return np.asarray(1 + within("common", common, 0, np.inf) * positive("num_queries", num_queries))
 
 
 def common_velocity(
@@ -52,7 +52,7 @@ def common_velocity(
         common: s, the squared norm of the queries' common vector.
         common_keys: s′, that of the keys; it does not matter where the rows of G sum to zero, as under softmax.
 
-    >>> common_velocity([[1.0, -1.0], [0.0, 0.0]], 0.5)
+    >>> common_velocity(np.array([[1.0, -1.0], [0.0, 0.0]]), 0.5)
     array([[ 1.5, -1.5],
            [ 0.5, -0.5]])
     """
@@ -100,7 +100,7 @@ def dip_window(
         gain: $\kappa = \eta_z(1/Q + s)/(\eta_wT^2)$.
         normalisation: The constant A of exp attention.
 
-    >>> first, second = dip_window([1.0, 2.0, 4.0], 1e4)
+    >>> first, second = dip_window(np.array([1.0, 2.0, 4.0]), 1e4)
     >>> round(float(first), 6), round(float(second), 6)
     (0.003133, 0.006267)
     """
@@ -109,7 +109,7 @@ def dip_window(
         raise AssumptionError("`mu` must have one largest size and a second: with ties no token leads. Change them.")
     scale = np.sqrt(np.pi / (2 * positive("gain", gain))) * positive("normalisation", normalisation)
     with np.errstate(divide="ignore"):  # a second target of zero is never learned
-        return scale / size[..., -1], scale / size[..., -2]
+        return np.asarray(scale / size[..., -1]), np.asarray(scale / size[..., -2])
 
 
 EXP = Attention(kind=AttentionKind.EXP)

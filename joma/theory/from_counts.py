@@ -18,7 +18,7 @@ $\mu_l = 0$, however often it co-occurs with the query.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from joma.errors import AssumptionError, shaped, within
 from joma.theory.activations import Activation, relu
@@ -33,7 +33,7 @@ __all__ = [
 ROUNDING = 1e-14
 """Distance of two centers below which they agree."""
 
-Counts = Float[np.ndarray, "Q K M"]
+Counts = Num[np.ndarray, "Q K M"]
 """How often query m, next token k and context token l occur together."""
 
 
@@ -44,7 +44,7 @@ def saliency_from_counts(counts: Counts, prediction: Float[np.ndarray, "Q K"] | 
         counts: Of query, next token and context token, over windows of one length.
         prediction: $\pi_k(m)$ of a model without context; uniform, that of zero logits, when None.
 
-    >>> saliency_from_counts([[[3, 1], [1, 3]]])
+    >>> saliency_from_counts(np.array([[[3.0, 1.0], [1.0, 3.0]]]))
     array([[[ 0.125, -0.125],
             [-0.125,  0.125]]])
     """
@@ -58,7 +58,7 @@ def saliency_from_counts(counts: Counts, prediction: Float[np.ndarray, "Q K"] | 
 def centers_from_counts(counts: Counts) -> tuple[Counts, Counts]:
     r"""Return $\bar x_+ = P(l|m,k)$ and $\bar x_- = P(l|m,\neg k)$, the contexts with next token k and with others.
 
-    >>> [center.tolist() for center in centers_from_counts([[[3, 1], [1, 3]]])]
+    >>> [center.tolist() for center in centers_from_counts(np.array([[[3.0, 1.0], [1.0, 3.0]]]))]
     [[[[0.75, 0.25], [0.25, 0.75]]], [[[0.25, 0.75], [0.75, 0.25]]]]
     """
     joint = _given_query(counts)
@@ -74,7 +74,7 @@ def centers_from_counts(counts: Counts) -> tuple[Counts, Counts]:
 def target_direction(counts: Counts) -> Counts:
     r"""Return $\mu/\|\mu\|$ for every query and node, along $\bar x_+ - \bar x_-$; zero where the two agree.
 
-    >>> target_direction([[[6, 2, 2], [2, 6, 2]]]).round(4) + 0.0
+    >>> target_direction(np.array([[[6.0, 2.0, 2.0], [2.0, 6.0, 2.0]]])).round(4) + 0.0
     array([[[ 0.7071, -0.7071,  0.    ],
             [-0.7071,  0.7071,  0.    ]]])
     """
@@ -101,7 +101,7 @@ def tokens_of_node(
 ) -> TokensOfNode:
     """Return frequency, saliency and target of every context token, for a table or a chart.
 
-    >>> found = tokens_of_node([[[6, 2, 8], [2, 6, 8]]], 0, 0)
+    >>> found = tokens_of_node(np.array([[[6.0, 2.0, 8.0], [2.0, 6.0, 8.0]]]), 0, 0)
     >>> found.token, found.frequency, found.direction.round(2) + 0.0
     (array([2, 0, 1]), array([0.5 , 0.25, 0.25]), array([ 0.  ,  0.71, -0.71]))
     """
@@ -137,7 +137,7 @@ def clusters_from_counts(
 
     >>> from joma.theory.critical_points import critical_points
     >>> from joma.theory.isotropic import Gaussian
-    >>> mixture = clusters_from_counts([[[12, 4], [44, 100]]], 0, 0, Gaussian(dim=2))
+    >>> mixture = clusters_from_counts(np.array([[[12.0, 4.0], [44.0, 100.0]]]), 0, 0, Gaussian(dim=2))
     >>> [point] = [point for point in critical_points(mixture, -1.0) if point.linearised.stable]
     >>> point.mu.round(3)
     array([ 0.201, -0.201])

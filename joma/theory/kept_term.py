@@ -42,7 +42,7 @@ def _matrix(mu: np.ndarray, beta1: Real, beta2: Real) -> np.ndarray:
 def kept_uniform(t: Real, mu: Float[np.ndarray, " M"], beta1: float, beta2: float) -> Float[np.ndarray, "... M"]:
     r"""Return $v(t) = (1 - e^{-(\beta_1 + \beta_2\|\mu\|^2)t})\,\mu$: from zero without attention, term included.
 
-    >>> kept_uniform([0.0, 1.0], [1.0, 2.0], 1.0, -0.1).round(4)
+    >>> kept_uniform(np.array([0.0, 1.0]), np.array([1.0, 2.0]), 1.0, -0.1).round(4)
     array([[0.    , 0.    ],
            [0.3935, 0.7869]])
     """
@@ -67,7 +67,7 @@ def kept_rates(mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real) -> Floa
     They interlace with $\beta_1e^{\mu_l^2/2}$: for $\beta_2 > 0$ each lies between its counterpart and the next, for
     $\beta_2 < 0$ between the one before and its counterpart.
 
-    >>> kept_rates([1.0, 2.0], 1.0, [0.0, 0.5, -0.1]).round(3)
+    >>> kept_rates(np.array([1.0, 2.0]), 1.0, np.array([0.0, 0.5, -0.1])).round(3)
     array([[ 1.649,  7.389],
            [ 1.873, 22.767],
            [ 1.327,  4.59 ]])
@@ -83,7 +83,7 @@ def kept_gaps(mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real) -> Float
     $\delta_l \propto a_l/(\beta_1a_l - \lambda_1)$ for $\beta_2 \ne 0$; $|\mu_l|$ differ and none is zero. A negative
     one lies on the other side of its target.
 
-    >>> kept_gaps([1.0, 2.0, 3.0], 1.0, -0.05).round(3)
+    >>> kept_gaps(np.array([1.0, 2.0, 3.0]), 1.0, -0.05).round(3)
     array([5.858, 1.209, 1.   ])
     """
     mu, beta1, beta2 = finite("mu", mu), positive("beta1", beta1), finite("beta2", beta2)
@@ -112,7 +112,7 @@ class DroppedTerm(Tabular):
 def dropped_term(mu: Float[np.ndarray, " M"], beta1: float, beta2: float, t: Float[np.ndarray, " T"]) -> DroppedTerm:
     r"""Integrate Eqn 6 with all of $C(\mu)$ from zero, and solve it with $\beta_1I$ alone.
 
-    >>> found = dropped_term([1.0, 2.0, 3.0], 1.0, -0.05, np.linspace(0.0, 4.0, 81))
+    >>> found = dropped_term(np.array([1.0, 2.0, 3.0]), 1.0, -0.05, np.linspace(0.0, 4.0, 81))
     >>> [round(float(np.min(entropy)), 3) for entropy in (found.entropy_kept, found.entropy_dropped)]
     [0.36, 0.173]
     """

@@ -35,7 +35,7 @@ STIFF: dict[str, Any] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
 def uniform_fraction(t: Real, layer: Real) -> np.ndarray:
     r"""Return $r_s(t) = P(s, t) = 1 - e^{-t}\sum_{j<s}t^j/j!$, the fraction learned without attention.
 
-    >>> uniform_fraction(2.0, [1, 2, 3]).round(4)
+    >>> uniform_fraction(2.0, np.array([1.0, 2.0, 3.0])).round(4)
     array([0.8647, 0.594 , 0.3233])
     """
     return np.asarray(special.gammainc(whole("layer", layer, low=1), times(t)))
@@ -45,7 +45,7 @@ def uniform_fraction(t: Real, layer: Real) -> np.ndarray:
 class LayerChain:
     """Layers that learn together, each from what the one below has learned.
 
-    >>> run = LayerChain(mu=[[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]]).run(np.linspace(0.0, 4.0, 401))
+    >>> run = LayerChain(mu=np.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]])).run(np.linspace(0.0, 4.0, 401))
     >>> run.learned_at().round(2)
     array([0.49, 0.99, 1.47])
     """

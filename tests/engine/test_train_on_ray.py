@@ -110,8 +110,8 @@ def test_a_pack_for_a_gpu_asks_for_one_and_takes_the_one_that_it_gets(tmp_path, 
     asked = []
     plan = plan_training({"seed": [1], "steps": 1}, recipe="trees", device="cpu")
 
-    def run_tasks(function, items, *, on, num_gpus, told):
-        asked.append((on, num_gpus, function(items[0], told)))
+    def run_tasks(function, items, *, on, num_gpus, report):
+        asked.append((on, num_gpus, function(items[0], report)))
         return iter(())
 
     monkeypatch.setattr(training, "run_tasks", run_tasks)

@@ -48,7 +48,7 @@ def made(value, control=still, trees=(DEEP, SHALLOW), config=FULL, **changed):
                 rows.append(row | {"height": own[2], "value": value(*own) + noise, "control": control(*own)})
     runs = pd.DataFrame(rows)
     found = {"levels": figure5.learned_levels(runs), "leads": figure5.attention_leads(runs)}
-    return cases.with_config(Measured(**THEORY | {"curves": figure5.over_seeds(runs)} | found | changed), config)
+    return cases.with_config(Measured(**THEORY | {"curves": figure5.averaged(runs)} | found | changed), config)
 
 
 def outcomes(tables):

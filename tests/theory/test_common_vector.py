@@ -26,9 +26,9 @@ def test_velocities_and_windows_broadcast():
     s = np.linspace(0.1, 2.0, 5)
     together = common_velocity(pull, s[:, None], common_keys=0.3)
     np.testing.assert_allclose(together[2], common_velocity(pull[2], s[2], common_keys=0.3), rtol=1e-14)
-    first, second = dip_window(MU, [1e3, 1e5])
+    first, second = dip_window(MU, np.array([1e3, 1e5]))
     assert first.shape == second.shape == (2,) and (first < second).all()
-    assert shared_gain([0.0, 1.0], [[3.0], [5.0]]).shape == (2, 2)
+    assert shared_gain(np.array([0.0, 1.0]), np.array([[3.0], [5.0]])).shape == (2, 2)
 
 
 def test_queries_agree_to_first_order_in_the_inverse_of_s():
@@ -72,12 +72,12 @@ def test_simulate_has_the_flow_and_its_control():
 def test_what_is_not_known_is_refused():
     softmax = Attention(kind=AttentionKind.SOFTMAX)
     with pytest.raises(AssumptionError, match="exp"):
-        common_invariant([[1.0]], [[1.0]], softmax, 0.5)
+        common_invariant(np.array([[1.0]]), np.array([[1.0]]), softmax, 0.5)
     with pytest.raises(AssumptionError, match="exp"):
         QueriesFlow(mu=MU, attention=softmax).limit()
     with pytest.raises(AssumptionError, match="linear"):
         QueriesFlow(mu=MU, attention=Attention(kind=AttentionKind.LINEAR))
     with pytest.raises(AssumptionError, match="ties"):
-        dip_window([2.0, -2.0, 1.0], 1e3)
+        dip_window(np.array([2.0, -2.0, 1.0]), 1e3)
     with pytest.raises(ValueError, match="common"):
         QueriesFlow(mu=MU, common=-1.0)

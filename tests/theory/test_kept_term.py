@@ -23,14 +23,14 @@ def test_one_call_takes_many_matrices():
     for function in (kept_rates, kept_gaps):
         rows = [function(mu, 1.5, b) for mu, b in zip(MU, beta2, strict=True)]
         np.testing.assert_allclose(function(MU, 1.5, beta2), rows, rtol=1e-12)
-    assert kept_uniform([[0.0, 1.0]], MU[0], 1.0, 0.1).shape == (1, 2, 3)
+    assert kept_uniform(np.array([[0.0, 1.0]]), MU[0], 1.0, 0.1).shape == (1, 2, 3)
 
 
 def test_unstable_targets_and_ties_are_refused():
     with pytest.raises(AssumptionError, match="stable"):
-        kept_rates([1.0, 2.0], 1.0, -0.3)
-    for mu, beta2 in (([1.0, -1.0], 0.1), ([1.0, 0.0], 0.1), ([1.0, 2.0], 0.0)):
+        kept_rates(np.array([1.0, 2.0]), 1.0, -0.3)
+    for mu, beta2 in ((np.array([1.0, -1.0]), 0.1), (np.array([1.0, 0.0]), 0.1), (np.array([1.0, 2.0]), 0.0)):
         with pytest.raises(AssumptionError, match="β₂"):
             kept_gaps(mu, 1.0, beta2)
     with pytest.raises(AssumptionError, match="zero"):
-        dropped_term([0.0, 1.0], 1.0, 0.1, np.linspace(0, 1, 3))
+        dropped_term(np.array([0.0, 1.0]), 1.0, 0.1, np.linspace(0, 1, 3))
