@@ -8,7 +8,7 @@ from scipy import special
 
 from joma import theory
 from joma.checks.check import check, over, rejects
-from joma.checks.layers import TIMES, Setup, drift, problem
+from joma.checks.layers import TIMES, changing, drift, problem
 from joma.checks.quadrature import jacobian, solved
 from joma.checks.reference import DIFFERENTIATION, ENUMERATION, ODE
 from joma.theory import AttentionKind, QueriesFlow, common_invariant, common_velocity, dip_window
@@ -55,11 +55,7 @@ def layers_with_a_matrix(rng):
     """Train weights and A of layers whose queries share a vector: a temperature, unequal rates, g that changes."""
     cases = []
     for phi, num_queries in ((theory.tanh, 2), (theory.gelu, 3), (theory.silu, 3)):
-        setup = Setup(
-            phi=phi, num_nodes=4, backprop="time-varying", num_queries=num_queries, num_samples=7,
-            temperature=rng.uniform(0.6, 0.9), normalisation=rng.uniform(1.3, 2.5), seed=int(rng.integers(1000)),
-        )  # fmt: skip
-        layer, samples, backprop, w0, _ = problem(setup)
+        layer, samples, backprop, w0, _ = problem(changing(rng, AttentionKind.EXP, phi, num_queries))
         u, s, ratio = layer.embeddings, rng.uniform(0.4, 1.5), rng.uniform(0.5, 2.0)
         own = np.hstack([u.contextual, u.queries])
         c = np.linalg.svd(own)[0][:, [-1]] * np.sqrt(s)  # across all embeddings

@@ -94,10 +94,7 @@ class AttentionFlow(TiedFlow):
 
     def _require_decoupled(self, what: str) -> None:
         if self.uniform_field is not None:
-            raise AssumptionError(
-                f"{what} Φ(u) = μ − u, under which the tokens decouple; another `uniform_field` was given. "
-                "Integrate `field`, or take the `jacobian`."
-            )
+            raise AssumptionError(f"{what} Φ(u) = μ − u, got another one. Integrate `field`, or take `jacobian`.")
 
 
 def _log_speed(v: Real, end: Real, log_scale: Real, gain: Real) -> Real:

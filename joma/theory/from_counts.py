@@ -25,11 +25,6 @@ from joma.theory.activations import Activation, relu
 from joma.theory.mixture import Mixture, Noise, two_clusters
 from joma.types import Tabular
 
-__all__ = [
-    "TokensOfNode", "centers_from_counts", "clusters_from_counts", "saliency_from_counts", "target_direction",
-    "tokens_of_node",
-]  # fmt: skip
-
 ROUNDING = 1e-14
 """Distance of two centers below which they agree."""
 

@@ -1,4 +1,4 @@
-"""Lemma 4: rays of joint critical points, the ratio they force, and where there are none."""
+"""Lemma 4 and Theorem 3: rays of joint critical points, the ratio they force, and points with the bias frozen."""
 
 from dataclasses import replace
 
@@ -6,18 +6,25 @@ import numpy as np
 import pytest
 
 from joma.errors import AssumptionError
-from joma.theory.activations import homogeneous, relu
-from joma.theory.critical_points import (
-    all_roots,
+from joma.theory import (
+    Gaussian,
+    Isotropic,
+    Mixture,
+    RadialProfile,
+    StudentT,
+    UniformBall,
     critical_pairs,
     critical_points,
     critical_rays,
     forced_ray,
+    homogeneous,
     lowest_slope,
+    mean_ratio,
+    relu,
+    rest_points,
+    two_clusters,
 )
-from joma.theory.hyperplane import mean_activation, theta1
-from joma.theory.isotropic import Gaussian, Isotropic, RadialProfile, StudentT, UniformBall
-from joma.theory.mixture import two_clusters
+from joma.theory.critical_points import all_roots
 
 T3 = StudentT(dim=2, dof=3.0)
 
@@ -35,14 +42,14 @@ def test_a_continuum_of_pairs_is_refused():
     assert abs(lowest_slope(laplace)) < 1e-10  # rounding of the profile's quadrature
     with pytest.raises(AssumptionError, match="Laplace"):
         critical_pairs(laplace, 1.0)
+    assert critical_pairs(Gaussian(), 2.0, homogeneous(-1.0, 1.0))  # a pole between
 
 
 def naive_count(noise: Isotropic, distance: float, activation, num: int = 80_001) -> int:
     """Sign changes of F/θ₁(s + D) − F/θ₁(s) on an even grid."""
     s = np.linspace(-40, 40, num)
-    h = mean_activation(noise, s, activation) / theta1(noise, s, activation)
-    ahead = mean_activation(noise, s + distance, activation) / theta1(noise, s + distance, activation)
-    return int((np.diff(np.sign(ahead - h)) != 0).sum())
+    rise = mean_ratio(noise, s + distance, activation) - mean_ratio(noise, s, activation)
+    return int((np.diff(np.sign(rise)) != 0).sum())
 
 
 @pytest.mark.parametrize("c_minus", [0.0, 0.01])
@@ -51,21 +58,6 @@ def test_every_pair_is_found(c_minus, distance):
     leaky = homogeneous(c_minus, 1.0)
     pairs = critical_pairs(StudentT(dof=3.0), distance, leaky)
     assert len(pairs) == 2 * naive_count(StudentT(dof=3.0), distance, leaky)
-
-
-@pytest.mark.parametrize(
-    ("dof", "distance", "s_minus", "ratio"),
-    [
-        (3.0, 0.5, -0.69935, 1.59859),
-        (3.0, 2.0, -1.53187, 5.95501),
-        (3.0, 4.0, -2.74945, 24.0233),
-        (2.0, 2.0, -1.0, 2 + np.sqrt(3)),
-    ],
-)
-def test_forced_ratios_of_student_clusters(dof, distance, s_minus, ratio):
-    pair = critical_pairs(StudentT(dof=dof), distance)[0]
-    assert pair.s_minus == pytest.approx(s_minus, abs=1e-5)
-    assert pair.ratio == pytest.approx(ratio, rel=1e-5)
 
 
 def test_a_mixture_has_a_ray_only_with_the_forced_ratio():
@@ -89,12 +81,6 @@ def test_a_mixture_has_a_ray_only_with_the_forced_ratio():
 )
 def test_lowest_slopes(noise, slope):
     assert lowest_slope(noise) == pytest.approx(slope, abs=1e-3)
-
-
-def test_no_slope_across_a_pole():
-    with pytest.raises(AssumptionError, match=r"or it has a pole: got c₋ = -1, c₊ = 1"):
-        lowest_slope(Gaussian(), homogeneous(-1.0, 1.0))
-    assert critical_pairs(Gaussian(), 2.0, homogeneous(-1.0, 1.0))
 
 
 def test_roots_at_grid_points_and_gaps_are_handled():
@@ -126,3 +112,26 @@ def test_every_critical_point_is_found_and_is_one(noise, a_plus, a_minus):
         assert len(found) == expected
         for point in found:
             np.testing.assert_allclose(mixture.field(point.mu, xi)[0], 0, atol=1e-9)
+
+
+LEAKY = homogeneous(0.1, 1.3)
+
+
+@pytest.mark.parametrize(("noise", "xi"), [(Gaussian(dim=3, scale=0.8), -1.2), (StudentT(dim=3, dof=3.0), 0.9)])
+def test_two_clusters_give_the_points_of_theorem_3(noise, xi):
+    mixture = two_clusters(np.array([1.0, 0.4, -0.3]), a_plus=1.3, a_minus=5.2, noise=noise, activation=LEAKY)
+    expected, found = critical_points(mixture, xi), rest_points(mixture, xi)
+    np.testing.assert_allclose([point.mu for point in found], [point.mu for point in expected], rtol=1e-9)
+    for point, known in zip(found, expected, strict=True):
+        np.testing.assert_allclose(point.matrix, known.linearised.matrix, atol=1e-9)
+        assert point.stable == known.linearised.stable
+
+
+def test_points_scale_with_the_bias_and_turn_with_the_data():
+    centers = np.array([[1.0, 0.2, 0.1], [0.3, 1.1, -0.2], [0.1, 0.0, 0.2]])
+    mixture = Mixture(centers=centers, weights=np.array([1.0, 0.8, -6.0]), noise=Gaussian(dim=3), activation=LEAKY)
+    [point], [scaled] = rest_points(mixture, -1.0), rest_points(mixture, -2.5)
+    np.testing.assert_allclose(scaled.mu, 2.5 * point.mu, rtol=1e-9)
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    [turned] = rest_points(replace(mixture, centers=centers @ turn), -1.0)
+    np.testing.assert_allclose(turned.mu, point.mu @ turn, rtol=1e-9)

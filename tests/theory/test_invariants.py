@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 
-from joma.errors import AssumptionError
-from joma.theory.activations import gelu, tanh
-from joma.theory.attention import Attention, AttentionKind
-from joma.theory.invariants import Invariant, layer_invariant
-from joma.theory.layer import Embeddings, Layer, Samples, orthonormal_embeddings
+from joma.theory import (
+    Attention,
+    AttentionKind,
+    Embeddings,
+    Layer,
+    Samples,
+    gelu,
+    layer_invariant,
+    orthonormal_embeddings,
+    tanh,
+)
 
 
 @pytest.mark.parametrize("kind", [AttentionKind.LINEAR, AttentionKind.EXP])
@@ -24,9 +30,3 @@ def test_orthogonal_embeddings_of_any_norms_conserve_the_invariant(kind, num_que
     values = layer_invariant(layer, rate_ratio=ratio).value(u.contextual_part(run["w"]), run["z"])
     assert np.abs(values - values[0]).max() <= 1e-9  # the bound asked of closed forms against the ODE
     assert np.abs(run["z"] - run["z"][0]).max() > 1e-3
-
-
-def test_embeddings_that_overlap_have_no_invariant_per_token():
-    law = Invariant(attention=Attention(kind=AttentionKind.EXP), gram=np.array([[1.0, 0.5], [0.5, 1.0]]))
-    with pytest.raises(AssumptionError, match=r"needs orthogonal embeddings: max \|u_l·u_l'\| is"):
-        law.value(np.ones((1, 2)), np.ones((1, 2)))
