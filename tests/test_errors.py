@@ -23,7 +23,7 @@ from joma.errors import (
     whole,
     within,
 )
-from joma.tasks.on_ray import demand_ray
+from joma.tasks.run import check_place
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,6 @@ from joma.tasks.on_ray import demand_ray
         (lambda: whole("seed", -1, low=0), r"`seed` must be a whole number of at least 0, got -1"),
         (lambda: whole("q", [0, 3], low=0, high=2), r"`q` must be a whole number of at least 0 and at most 2, got 3"),
         (lambda: same_shape(a=np.zeros(2), b=np.zeros(3)), r"Shapes must agree, got `a` \(2,\), `b` \(3,\)"),
-    ],
-    ids=[
-        "nan",
-        "inf",
-        "text",
-        "positive",
-        "range",
-        "axes",
-        "leading axes",
-        "fraction",
-        "too small",
-        "too large",
-        "shape",
     ],
 )
 def test_messages(check, message):
@@ -102,7 +89,7 @@ def test_only_a_slip_is_taken_for_another_name(name, near):
         (lambda: builders.alt.Chart, "altair", "report"),
         (bundle_files.__wrapped__, "vl_convert", "report"),
         (lambda: importlib.reload(joma.page), "jinja2", "report"),
-        (demand_ray, "ray", "ray"),
+        (lambda: check_place("ray"), "ray", "ray"),
     ],
     ids=["charts", "files of charts", "pages", "ray"],
 )

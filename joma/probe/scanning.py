@@ -28,7 +28,7 @@ from joma.probe.summary import SCANNED, as_html, chart_of, effects_of, first_low
 from joma.probe.text import DEFAULT_NUM_WINDOWS, windows_of
 from joma.store import RunWriter, demand_closed, demand_writable, info, open_run, read, read_events
 from joma.store.files import remove_leftovers
-from joma.tasks.local import run_tasks
+from joma.tasks.run import run_tasks
 
 if TYPE_CHECKING:
     import pandas
