@@ -32,7 +32,8 @@ _AFFIX = r"(?:(?:to|w|lin|linear|fc|proj|in|c)_?)?"
 _SUFFIX = r"(?:_?(?:proj|lin|linear|layer|weight|net))*"
 _QUERY = re.compile(rf"^{_AFFIX}(?:q|query){_SUFFIX}$", re.IGNORECASE)
 _KEY = re.compile(rf"^{_AFFIX}(?:k|key){_SUFFIX}$", re.IGNORECASE)
-_VALUE = re.compile(rf"^{_AFFIX}(?:v|value|kv){_SUFFIX}$", re.IGNORECASE)
+_KEY_VALUE = re.compile(rf"^{_AFFIX}(?:kv|key_?value){_SUFFIX}$", re.IGNORECASE)
+_VALUE = re.compile(rf"^{_AFFIX}(?:v|value){_SUFFIX}$", re.IGNORECASE)
 _FUSED = re.compile(r"qkv|query_?key_?value|c_attn|w_?pack|^in_proj_weight$", re.IGNORECASE)
 _INTERLEAVED = re.compile(r"query_?key_?value", re.IGNORECASE)
 _ATTENTION = re.compile(r"att(?:n|ention)", re.IGNORECASE)
@@ -312,7 +313,7 @@ class Block:
     index: int
     shapes: Shapes  # its tensors, in the order given
     owners: Mapping[str, Mapping[str, str]]
-    """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
+    """Modules that own queries and keys: names of the tensors "query" and "key" or "key_value", or "fused"."""
     mixers: frozenset[str]  # modules that own a depthwise convolution or a parameter of a recurrence
 
     @property
@@ -391,16 +392,16 @@ def _owners(matrices: Iterable[str], shapes: Shapes) -> dict[str, dict[str, str]
     for name in matrices:
         if len(shapes[name]) == MATRIX_AXES:
             path = module_path(name)
-            for role, pattern in (("fused", _FUSED), ("query", _QUERY), ("key", _KEY)):
+            for role, pattern in (("fused", _FUSED), ("query", _QUERY), ("key", _KEY), ("key_value", _KEY_VALUE)):
                 if pattern.search(_leaf(path)):
                     found[parent(path)].setdefault(role, name)
                     break
-    return {path: names for path, names in found.items() if "fused" in names or len(names) > 1}
+    return {path: names for path, names in found.items() if "fused" in names or ("query" in names and len(names) > 1)}
 
 
 def _belongs(path: str, block: str, owners: Collection[str]) -> bool:
     holder = parent(path)
-    if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _VALUE)):
+    if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _KEY_VALUE, _VALUE)):
         return holder in owners
     while holder and holder != block and not (parent(holder) == block and _leaf(holder) in _WRAPPERS):
         if holder in owners or _ATTENTION.search(_leaf(holder)):
@@ -620,11 +621,17 @@ def _query_key(tensors: Tensors, layer: int, site: str, names: Mapping[str, str]
     """Find the query and key matrices of an attention module; None where they cannot be distinguished.
 
     The name of a fused matrix shows the order: `query_key_value` holds the queries, key and value of one group of heads
-    after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values.
+    after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values. A matrix of
+    keys and values alone (`to_kv`, `Wkv`) holds all keys first.
     """
     heads = tensors.heads.get(site, tensors.heads.get(""))
     if "fused" not in names:
-        query, key = (tensors.part(tensors.matrix(names[role], layer)) for role in ("query", "key"))
+        query = tensors.part(tensors.matrix(names["query"], layer))
+        if "key" in names:
+            key = tensors.part(tensors.matrix(names["key"], layer))
+        else:
+            both = tensors.matrix(names["key_value"], layer)
+            key = tensors.part(both, ":key", ((0, both.shape[0] // 2, 1),))
         fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
         heads = (heads[0], key.shape[0] * heads[0] // query.shape[0]) if heads is not None and fits else None
     else:

@@ -262,6 +262,19 @@ def test_names_do_not_show_the_scaling_of_an_adapter():
 # --- Queries and keys
 
 
+class KeysWithValues(nn.Module):
+    """Attention as many write it: a matrix of queries, and one of keys and values; its name does not say attention."""
+
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads, self.to_q, self.to_kv = heads, nn.Linear(width, width), nn.Linear(width, 2 * width)
+
+    def forward(self, x):
+        parts = self.to_q(x), *self.to_kv(x).chunk(2, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
 SEEN_APART = {family: lambda family=family: models.build(family) for family in models.FAMILIES if family != "qwen3"}
 SEEN_APART |= {
     "falcon, one key head": lambda: models.of_transformers("Falcon"),
@@ -269,6 +282,7 @@ SEEN_APART |= {
     "phi3": lambda: models.of_transformers("Phi3", pad_token_id=0),
     "hand-written": models.HandWritten,
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval(),
+    "keys with values": KeysWithValues,
 }
 """Models whose queries and keys are linear in the input but for a rotation: Qwen3 normalises them."""
 
@@ -290,6 +304,8 @@ def call_of(name):
         return {"src": torch.randn(2, 12, 32)}
     if name == "hand-written":
         return {"tokens": torch.arange(24).reshape(2, 12)}
+    if name == "keys with values":
+        return {"x": torch.randn(2, 12, 32)}
     return models.inputs(name if name in models.FAMILIES else "llama")
 
 
