@@ -38,19 +38,4 @@ __all__ = [
     "watch",
 ]
 
-_HOMES = {
-    "charts": ("frame", "plot"),
-    "checks.check": ("verify",),
-    "engine.training": ("train",),
-    "measure.entropy": ("attention_entropy",),
-    "measure.rank": ("stable_rank",),
-    "page.report": ("report",),
-    "paper.reproduce": ("reproduce",),
-    "probe.measures": ("register_measure",),
-    "probe.scanning": ("scan",),
-    "probe.summary": ("compare",),
-    "probe.watching": ("watch",),
-    "store.record": ("read",),
-    "theory.simulation": ("simulate",),
-}
-__getattr__, __dir__ = lazy_exports("joma", _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -76,6 +76,14 @@ def _demand_writable(out: Path | None) -> None:
         demand_writable(out, remedy="Give another --out.")
 
 
+def _demand_pages() -> None:
+    """Refuse to go on without the packages that pages are made with."""
+    from joma.errors import import_extra
+
+    for module in ("jinja2", "altair", "vl_convert"):
+        import_extra(module, "report")
+
+
 def _set_threads(threads: int | None) -> None:
     """Limit the threads of torch, which reads these variables when it is imported."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -312,7 +320,7 @@ def train(
     _demand_writable(None if dry_run else out)
     check_device(device)
     check_data(runs_of(grid, recipe))
-    from joma import terminal, terminal_train
+    from joma import terminal
     from joma.engine.training import plan_training, saved_steps, train
 
     options: dict[str, Any] = {
@@ -325,17 +333,17 @@ def train(
     if dry_run:
         with terminal.progress(quiet=as_json) as show:
             plan = plan_training(grid, out=out, progress=lambda doing: show(f"Planning: {doing}"), **options)
-        terminal.show_json(plan.as_dict()) if as_json else terminal_train.show_plan(plan)
+        terminal.show_json(plan.as_dict()) if as_json else terminal.show_plan(plan)
         return
     assert out is not None
     before = saved_steps(out)
     try:
         with terminal.progress(quiet=as_json) as show:
-            done = train(grid, out=out, progress=lambda at: terminal_train.show_progress(show, at), **options)
+            done = train(grid, out=out, progress=lambda at: terminal.show_progress(show, at), **options)
     except KeyboardInterrupt:
-        sys.stderr.write(f"joma: {terminal_train.stopped(before, saved_steps(out))}\n")
+        sys.stderr.write(f"joma: {terminal.stopped(before, saved_steps(out))}\n")
         raise typer.Exit(INTERRUPTED) from None
-    terminal.show_json(done.as_dict()) if as_json else terminal_train.show_training(done)
+    terminal.show_json(done.as_dict()) if as_json else terminal.show_training(done)
     raise typer.Exit(UNSOUND if done.num_failed == len(done.runs) else 0)
 
 
@@ -402,10 +410,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Put everything that was recorded under folders on pages with charts, or follow a run while it is recorded."""
-    from joma.errors import import_extra
-
-    for module in ("jinja2", "altair", "vl_convert"):
-        import_extra(module, "report")
+    _demand_pages()
     if live:
         if out is not None or single:
             raise ValueError(
@@ -447,12 +452,11 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Move sliders and see the paper's flows answer, walk through its statements, play a training back."""
-    from joma.errors import import_extra
-
-    for module in ("jinja2", "altair", "vl_convert"):
-        import_extra(module, "report")
+    _demand_pages()
     if folder is not None and not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Pass one that watch, train or scan wrote, or none.")
+    if static is not None and static.is_dir():
+        raise ValueError(f"{static} is a folder. Pass the file to write, such as {static / 'explore.html'}.")
     from joma import terminal
     from joma.explore import explore, write_static
     from joma.store.files import demand_writable

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,13 @@ from rich.text import Text
 from joma.claims import Answer, Outcome, statements
 from joma.claims import table as claims
 from joma.claims.text import filled, heading
-from joma.formatting import counted, duration, printable
+from joma.formatting import binary_size, counted, duration, printable
 
 if TYPE_CHECKING:  # these import torch and SciPy, which `joma verify --help` can do without
+    from joma.engine.plan import Plan
+    from joma.engine.resume import TrainedRun
+    from joma.engine.training import Progress as TrainingProgress
+    from joma.engine.training import Training
     from joma.paper.reproduce import Reproduction
     from joma.probe.scanning import Scan
     from joma.store.work import WorkProgress
@@ -36,6 +41,10 @@ LINE_SECONDS = 15.0
 """Time between two lines of progress in a log, where a bar cannot move."""
 TIME_WIDTH = len("0:00:00")
 """Kept in a narrow terminal too: the latest words give way."""
+MOST_LOSSES = 4
+"""Losses that are shown; of more runs, their range."""
+MOST_NAMES = 3
+"""Runs of a pack that are named in the plan."""
 
 
 def console() -> Console:
@@ -139,6 +148,11 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def print_line(text: str) -> None:
+    """Print text as it is on standard output, on one line however narrow that is."""
+    console().print(Text(text), soft_wrap=True)
+
+
 def show_json(record: Any) -> None:
     """Print plain types as JSON on standard output."""
     has_all_letters = (sys.stdout.encoding or "").lower().startswith("utf")
@@ -189,7 +203,7 @@ def show_reproduction(done: "Reproduction", *, explain: bool) -> None:
             counts = f" ({each.done} of {each.tasks} tasks)" if each.tasks else ""
             style = "bold red" if each.status == "failed" else "yellow"
             screen.print(Text.assemble((f"{each.id} {each.status}{counts}: ", style), each.reason), soft_wrap=True)
-    screen.print(f"Saved to {done.folder}. For charts: joma report {done.folder}", soft_wrap=True, markup=False)
+    print_line(f"Saved to {done.folder}. For charts: joma report {done.folder}")
 
 
 def _explained(answer: Answer, texts: bool) -> Panel:
@@ -237,8 +251,7 @@ VERDICTS = {
 
 def show_scan(scan: "Scan") -> None:
     """Print the values of every layer, what the audit found, and where the record is."""
-    screen = console()
-    screen.print(Text(scan.summary()), soft_wrap=True)
+    print_line(scan.summary())
     counts = {
         "measured now": scan.num_measured,
         "known before": scan.num_known,
@@ -247,15 +260,125 @@ def show_scan(scan: "Scan") -> None:
         "not reached": len(scan.failures),
     }
     listed = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "measured now")
-    screen.print(
-        Text(f"{counted(scan.num_checkpoints, 'checkpoint')}: {listed}. {VERDICTS[scan.sound]}"), soft_wrap=True
-    )
+    print_line(f"{counted(scan.num_checkpoints, 'checkpoint')}: {listed}. {VERDICTS[scan.sound]}")
     charts = "" if scan.is_empty else f" For charts: joma report {scan.folder}"
-    screen.print(Text(f"Saved to {scan.folder}.{charts}"), soft_wrap=True)
+    print_line(f"Saved to {scan.folder}.{charts}")
 
 
 def _digits(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.5g}"  # NaN stands for a limit that is not known
+
+
+def show_plan(plan: "Plan") -> None:
+    """Print packs, memory and estimated time."""
+    rows = [
+        {
+            "pack": str(number),
+            "runs": str(each.pack.num_runs),
+            "steps left": (f"{each.num_steps - each.num_steps_done:,} of " if each.num_steps_done else "")
+            + f"{each.num_steps:,}",
+            "tokens a step": f"{each.tokens_per_step:,}",
+            "memory": binary_size(each.num_bytes),
+            "estimated time": duration(each.seconds),
+            "names": _names(each.pack.names),
+        }
+        for number, each in enumerate(plan.packs, start=1)
+    ]
+    console().print(claims.table_of(rows, title=f"Packs on {plan.device}", numbers=list(rows[0])[:-1] if rows else ()))
+    print_line(
+        f"{counted(len(plan.runs), 'run')} in {counted(len(plan.packs), 'pack')}; {binary_size(plan.free_bytes)} free. "
+        f"About {duration(plan.seconds)} in all: an estimate of this moment. Nothing was written."
+    )
+
+
+def show_training(training: "Training") -> None:
+    """Print how every run ended, and where to find it."""
+    rows: list[dict[str, str | Text]] = [
+        {
+            "run": run.name,
+            "steps": f"{run.step:,}",
+            "final loss": _loss(run.final_loss),
+            "best loss": _loss(run.best_loss),
+            "entropy by layer": _neighbours(run.entropy_names),
+            "status": _status(run),
+        }
+        for run in training.runs
+    ]
+    title = f"Runs, each in the folder of its name in {training.folder}"
+    console().print(claims.table_of(rows, title=title, numbers=("steps", "final loss", "best loss")))
+    num_old = sum(not run.is_new for run in training.runs)
+    before = f", {num_old} of them ended before this call" if num_old else ""
+    failed = f", {training.num_failed} diverged" if training.num_failed else ""
+    them = "it" if len(training.runs) == 1 else "them"
+    print_line(f"{counted(len(training.runs), 'run')}{before}{failed}. `joma report {training.folder}` draws {them}.")
+
+
+def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Say what a training that was interrupted leaves, from the steps of its runs that were and are saved.
+
+    >>> stopped({}, {"seed1": 50})
+    'stopped and saved; the same command goes on from the last snapshots.'
+    """
+    if after != before:
+        return "stopped and saved; the same command goes on from the last snapshots."
+    if after:
+        return "stopped before anything new was saved; the same command goes on from the snapshots there were before."
+    return "stopped before anything was saved; the same command begins at the start."
+
+
+def show_progress(show: Callable[..., None], at: "TrainingProgress") -> None:
+    """Show how far a training is, and the packs at work: on Ray there may be several."""
+    packs = [] if at.pack is None else [at.pack, *at.others]
+    if not packs:
+        if at.num_packs_done == 0:
+            show(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")
+        return
+    num_failed = sum(len(each.failed) for each in packs)
+    runs = counted(sum(len(each.names) for each in packs) + num_failed, "run")
+    several = f" of {len(packs)} packs" if len(packs) > 1 else ""
+    failed = f", {num_failed} diverged" if num_failed else ""
+    step, num_steps = sum(each.step for each in packs), sum(each.num_steps for each in packs)
+    speed = sum(each.tokens_per_second for each in packs)
+    current = [loss for each in packs for loss in each.losses.values()]
+    show(
+        f"[{at.num_packs_done + 1}/{len(at.plan.packs)}] {runs}{several}{failed}",
+        done=at.seconds_done,
+        total=at.plan.seconds,
+        at=f"step {step:,}/{num_steps:,}",
+        latest=f"{speed:,.0f} tokens/s, loss {losses(current)}",
+    )
+
+
+def losses(values: list[float]) -> str:
+    """Return the losses of a few runs, or the range of many.
+
+    >>> losses([2.5, 3.0]), losses([1.0, 2.0, 3.0, 4.0, 5.0])
+    ('2.500 3.000', '1.000 to 5.000')
+    """
+    if len(values) <= MOST_LOSSES:
+        return " ".join(f"{value:.3f}" for value in values)
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:MOST_NAMES])
+    return shown if len(names) <= MOST_NAMES else f"{shown}, and {len(names) - MOST_NAMES} more"
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _neighbours(names: tuple[str, ...]) -> str:
+    """Return the names layer by layer, equal neighbours counted."""
+    parts = [(name, len(list(same))) for name, same in groupby(names)]
+    return ", ".join(name + (f" ×{num}" if num > 1 else "") for name, num in parts)
+
+
+def _status(run: "TrainedRun") -> Text:
+    if run.failed_at is not None:
+        return Text(f"failed at step {run.failed_at:,}", style="bold red")
+    return Text(run.status, style="green" if run.is_new else "dim")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from joma.errors import (
     whole,
     within,
 )
-from joma.tasks.on_ray import demand_ray
+from joma.probe import callbacks_hf, callbacks_lightning, hub, text
+from joma.tasks.run import check_place
 
 
 @pytest.mark.parametrize(
@@ -43,19 +45,6 @@ from joma.tasks.on_ray import demand_ray
         (lambda: whole("seed", -1, low=0), r"`seed` must be a whole number of at least 0, got -1"),
         (lambda: whole("q", [0, 3], low=0, high=2), r"`q` must be a whole number of at least 0 and at most 2, got 3"),
         (lambda: same_shape(a=np.zeros(2), b=np.zeros(3)), r"Shapes must agree, got `a` \(2,\), `b` \(3,\)"),
-    ],
-    ids=[
-        "nan",
-        "inf",
-        "text",
-        "positive",
-        "range",
-        "axes",
-        "leading axes",
-        "fraction",
-        "too small",
-        "too large",
-        "shape",
     ],
 )
 def test_messages(check, message):
@@ -102,9 +91,13 @@ def test_only_a_slip_is_taken_for_another_name(name, near):
         (lambda: builders.alt.Chart, "altair", "report"),
         (bundle_files.__wrapped__, "vl_convert", "report"),
         (lambda: importlib.reload(joma.page), "jinja2", "report"),
-        (demand_ray, "ray", "ray"),
+        (lambda: check_place("ray"), "ray", "ray"),
+        (lambda: importlib.reload(callbacks_hf), "transformers", "hf"),
+        (lambda: importlib.reload(callbacks_lightning), "lightning", "lightning"),
+        (lambda: hub.list_revisions("a/b", "step*"), "huggingface_hub", "hf"),
+        (lambda: text.load_config(Path()), "transformers", "hf"),
     ],
-    ids=["charts", "files of charts", "pages", "ray"],
+    ids=["charts", "files of charts", "pages", "ray", "Trainer", "Lightning", "hub", "text"],
 )
 def test_a_missing_extra_is_named(use, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed

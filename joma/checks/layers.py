@@ -53,6 +53,21 @@ class Setup:
         return np.arange(self.num_samples) % self.num_nodes
 
 
+def changing(rng: np.random.Generator, kind: AttentionKind, phi: Activation, num_queries: int) -> Setup:
+    """Draw a setup with T and A other than 1 and a gradient that changes over time."""
+    return Setup(
+        kind=kind,
+        phi=phi,
+        num_nodes=4,
+        backprop="time-varying",
+        temperature=rng.uniform(0.6, 0.9),
+        normalisation=1.0 if kind is AttentionKind.SOFTMAX else rng.uniform(1.3, 2.5),
+        num_queries=num_queries,
+        num_samples=7,
+        seed=int(rng.integers(1000)),
+    )
+
+
 def problem(setup: Setup) -> tuple[Layer, Samples, Any, np.ndarray, np.ndarray]:
     """Return the layer, its data, the gradient sent back, and the start of weights and logits."""
     rng = np.random.default_rng(setup.seed)

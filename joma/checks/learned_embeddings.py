@@ -7,7 +7,7 @@ import numpy as np
 
 from joma import theory
 from joma.checks.check import check, over, rejects
-from joma.checks.layers import NUM_TOKENS, TIMES, Setup, drift, problem
+from joma.checks.layers import NUM_TOKENS, TIMES, changing, drift, problem
 from joma.checks.quadrature import jacobian
 from joma.checks.reference import DIFFERENTIATION, LINEAR_ALGEBRA, ODE
 from joma.theory import AttentionKind, LearningRates, balance, embedding_gradient, token_invariant
@@ -18,18 +18,7 @@ DIM = 3  # fewer dimensions than tokens, so the embeddings overlap
 def _drawn(rng, kind, num_queries, *, fixed=False):
     """Draw a layer with unequal rates and norms, T and A, and train it: all parameters over time, and the start."""
     phi = {AttentionKind.LINEAR: theory.gelu, AttentionKind.EXP: theory.tanh, AttentionKind.SOFTMAX: theory.silu}[kind]
-    setup = Setup(
-        kind=kind,
-        phi=phi,
-        num_nodes=4,
-        backprop="time-varying",
-        temperature=rng.uniform(0.6, 0.9),
-        normalisation=1.0 if kind is AttentionKind.SOFTMAX else rng.uniform(1.3, 2.5),
-        num_queries=num_queries,
-        num_samples=7,
-        seed=int(rng.integers(1000)),
-    )
-    layer, samples, backprop, w0, z0 = problem(setup)
+    layer, samples, backprop, w0, z0 = problem(changing(rng, kind, phi, num_queries))
     contextual = rng.uniform(0.6, 1.6, NUM_TOKENS) * rng.normal(0, 0.6, (DIM, NUM_TOKENS))
     embeddings = theory.Embeddings(contextual=contextual, queries=rng.normal(0, 0.6, (DIM, num_queries)))
     layer, w0 = replace(layer, embeddings=embeddings), w0[:, :DIM]

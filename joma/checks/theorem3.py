@@ -1,6 +1,7 @@
-"""Section 4 and Appendix A.4, Theorem 3: the weights near a critical point, with the bias frozen."""
+"""Section 4 and Appendix A.4, Theorem 3: the weights near a critical point, with the bias frozen; also beyond it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from scipy import optimize
 from joma import theory
 from joma.checks.check import as_printed, cases, check, over, rejects, scaled
 from joma.checks.critical_points import printed_field
-from joma.checks.quadrature import jacobian, raw_field, solved
+from joma.checks.quadrature import jacobian, noises, raw_field, solved
 from joma.checks.reference import DIFFERENTIATION, ODE, QUADRATURE
 from joma.theory import CriticalPoint, Gaussian, Mixture, StudentT, UniformBall, homogeneous, theta1, two_clusters
 
@@ -222,3 +223,49 @@ def matrix_of_the_printed_flow(matrix):
     norm = optimize.brentq(lambda norm: printed_field(mixture, np.array([norm, 0, 0]), -1.0)[0], 0.2, 3.0, xtol=1e-14)
     point = CriticalPoint(mixture=mixture, xi=-1.0, norm=norm, orientation=1)
     return matrix(point) + _derivative(printed_field, mixture, point.mu, point.xi)
+
+
+def rest_points_of_mixtures(_):
+    """A rest point of each of three mixtures: three and four clusters, none at the origin, unequal noises, a leak.
+
+    Mixtures without a rest point are passed over.
+    """
+    rng = np.random.default_rng(1)
+    for num, xi in ((3, -1.2), (4, -1.0), (3, 0.9)):
+        points: tuple = ()
+        while not points:
+            weights = rng.uniform(0.6, 1.4, num - 1)
+            centers = np.array([1.0, 0.3, -0.2]) + 0.4 * rng.normal(size=(num - 1, 3))
+            mixture = Mixture(
+                centers=np.vstack([centers, 0.1 * rng.normal(size=(1, 3))]),
+                weights=np.append(weights, -4.0 * weights.sum()),
+                noise=tuple(noises(rng, dim=3)[i % 2] for i in range(num)),
+                activation=homogeneous(rng.uniform(0.05, 0.15), rng.uniform(1.2, 1.5)),
+            )
+            points = theory.rest_points(mixture, xi)
+        yield points[0]
+
+
+@check("thm3-clusters", QUADRATURE, lambda point: point.mu, over=rest_points_of_mixtures)
+@rejects("‖μ‖ 1 % off", lambda point: 1.01 * point.mu)
+@rejects("a center left out", lambda point: point.mu - 0.01 * point.mixture.centers[0])
+def field_at_rest(weights, point):
+    """Field where the weights are said to rest, integrated cluster by cluster."""
+    return raw_field(point.mixture, weights(point), point.xi)[:-1]
+
+
+def _two_clusters_form(point):
+    """β₁I + β₂μμᵀ with the right values along and across μ: all that two clusters allow."""
+    unit = point.mu / np.linalg.norm(point.mu)
+    along = unit @ point.matrix @ unit
+    across = (np.trace(point.matrix) - along) / (unit.size - 1)
+    return across * np.eye(unit.size) + (along - across) * np.outer(unit, unit)
+
+
+@check("thm3-clusters", DIFFERENTIATION, lambda point: point.matrix, over=rest_points_of_mixtures)
+@rejects("the form β₁I + β₂μμᵀ of two clusters", _two_clusters_form)
+@rejects("bias 1 % off", lambda point: replace(point, xi=1.01 * point.xi).matrix)
+def rates_at_rest(matrix, point):
+    """C of the linear flow around the point against differences of the integrated field."""
+    step = 2e-3 * float(np.linalg.norm(point.mu))
+    return matrix(point) + jacobian(lambda v: raw_field(point.mixture, v, point.xi)[:-1], point.mu, step)

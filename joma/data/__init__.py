@@ -7,12 +7,11 @@ from joma.lazy import lazy_exports
 if TYPE_CHECKING:
     from joma.data.corpora import find_text
     from joma.data.frequencies import class_tokens
-    from joma.data.generated import arithmetic, json_tokens
+    from joma.data.generated import generated_text
     from joma.data.hierarchy import Hierarchy
     from joma.data.latent_trees import TreeSampler, class_patterns
-    from joma.data.shuffling import shuffled
     from joma.data.source_code import SyntaxTree, parse_source, read_trees
-    from joma.data.text import Corpus, TreeText, Windows, load_text
+    from joma.data.text import Corpus, TreeText, Windows, load_text, shuffled
     from joma.data.tree_texts import tree_corpus, tree_text
 
 __all__ = [
@@ -22,11 +21,10 @@ __all__ = [
     "TreeSampler",
     "TreeText",
     "Windows",
-    "arithmetic",
     "class_patterns",
     "class_tokens",
     "find_text",
-    "json_tokens",
+    "generated_text",
     "load_text",
     "parse_source",
     "read_trees",
@@ -35,17 +33,4 @@ __all__ = [
     "tree_text",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "corpora": ("find_text",),
-        "frequencies": ("class_tokens",),
-        "generated": ("arithmetic", "json_tokens"),
-        "hierarchy": ("Hierarchy",),
-        "latent_trees": ("TreeSampler", "class_patterns"),
-        "shuffling": ("shuffled",),
-        "source_code": ("SyntaxTree", "parse_source", "read_trees"),
-        "text": ("Corpus", "TreeText", "Windows", "load_text"),
-        "tree_texts": ("tree_corpus", "tree_text"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

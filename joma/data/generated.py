@@ -42,44 +42,29 @@ class Language:
     """Takes the tokens of a tree, and returns those that follow it."""
 
 
-def arithmetic(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeText:
-    """Generate bracketed expressions with their values until there are so many tokens; the last one may be cut.
+def generated_text(name: str, num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeText:
+    r"""Generate `arithmetic` or `json` until there are so many tokens; the last expression or document may be cut.
 
-    A digit has height 0, and a bracket is below the operator that it encloses.
+    Nodes are operators or containers. A digit or a scalar has height 0; brackets, keys and commas are below the node
+    that they belong to.
 
     Args:
+        name: Which text.
         num_tokens: How many tokens to return.
-        seed: Of all choices: depths from 2 to `deepest`, operators, digits, and which side is deeper.
-        deepest: Largest depth of an expression.
+        seed: Of all choices: heights from 2 to `deepest`, kinds of nodes, what is in them, and which side is deeper.
+        deepest: Largest height of an expression or document.
 
-    >>> "".join(GENERATED["arithmetic"].vocabulary[token] for token in arithmetic(14, seed=1).tokens)
+    >>> "".join(GENERATED["arithmetic"].vocabulary[token] for token in generated_text("arithmetic", 14, seed=1).tokens)
     '(7-0)*(7+0)=9;'
-    """
-    return _generated(GENERATED["arithmetic"], num_tokens, seed, deepest)
-
-
-def json_tokens(num_tokens: int, *, seed: int, deepest: int = DEEPEST) -> TreeText:
-    r"""Generate JSON documents until there are so many tokens; the last one may be cut.
-
-    Nodes are containers. A scalar has height 0; brackets, keys and commas are below the container that they belong to.
-
-    Args:
-        num_tokens: How many tokens to return.
-        seed: Of all choices: heights from 2 to `deepest`, kinds, numbers of values, keys and scalars.
-        deepest: Largest height of a document.
-
-    >>> "".join(GENERATED["json"].vocabulary[token] for token in json_tokens(30, seed=186).tokens).split("\n")[0]
+    >>> words = [GENERATED["json"].vocabulary[token] for token in generated_text("json", 30, seed=186).tokens]
+    >>> "".join(words).split("\n")[0]
     '{"data":{"kind":"a"},"id":[8,["d"]]}'
     """
-    return _generated(GENERATED["json"], num_tokens, seed, deepest)
-
-
-def _generated(language: Language, num_tokens: int, seed: int, deepest: int) -> TreeText:
-    """Write trees from left to right; what is still to be written waits, without a call for each level."""
     whole("num_tokens", num_tokens, low=1)
     whole("seed", seed, low=0)
     whole("deepest", deepest, low=SHALLOWEST)
-    draw, none = random.Random(seed), (_NONE,) * deepest
+    # From left to right; what is still to be written waits, without a call for each level.
+    language, draw, none = GENERATED[name], random.Random(seed), (_NONE,) * deepest
     words: list[str] = []
     above: list[tuple[int, ...]] = []
     kinds: list[int] = []

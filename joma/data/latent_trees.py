@@ -50,19 +50,6 @@ class TreeSamples:
         absent = torch.arange(n, 2 * n, device=self.label.device)
         return torch.add(absent, self.present, alpha=-n)
 
-    @property
-    def sequences(self) -> Int[Tensor, "R B n"]:
-        """The set of tokens with y_l = 1 as the paper has it: ascending, at the end, padded in front with token n.
-
-        A vocabulary of n + 1. The last position, where a class is read out, is the highest token that is present.
-        """
-        n = self.present.shape[-1]
-        num_from_here = self.present.flip(-1).cumsum(-1).flip(-1)
-        place = (n + 1 - num_from_here) * self.present  # absent tokens go to column 0, which is cut off
-        token = torch.arange(n, device=self.label.device).expand_as(place)
-        padded = token.new_full((*place.shape[:-1], n + 1), n)
-        return padded.scatter_(-1, place, token)[..., 1:]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeSampler:

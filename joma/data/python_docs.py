@@ -51,6 +51,13 @@ def decode_source(content: bytes) -> str:
     return io.TextIOWrapper(io.BytesIO(content), encoding).read()
 
 
+def parse_quietly(source: str) -> ast.Module:
+    """Parse Python source without the warnings of escapes that later versions refuse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
 TOPICS = "pydoc_data/topics.py"
 """File with the help topics, one dictionary of strings."""
 _DEAL = (*("valid",) * 2, *("test",) * 2, *("train",) * 6)
@@ -94,13 +101,14 @@ class PythonDocs:
             topics = read_topics(decode_source(self._files[TOPICS].read_bytes()))
             yield from (topics[name] for name in sorted(topics) if part_of(name) == split)
         for name, path in self._files.items():
-            if split == ("train" if "/" in name else part_of(name)):
+            if split == part_of(name):
                 yield read_prose(decode_source(path.read_bytes()))
 
 
 def part_of(name: str) -> str:
-    """Return the part that a single module or topic belongs to, a function of its name alone."""
-    return _DEAL[int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") % len(_DEAL)]
+    """Return the part that a file or topic belongs to, a function of its name alone: packages are training text."""
+    number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+    return "train" if "/" in name else _DEAL[number % len(_DEAL)]
 
 
 def read_prose(source: str) -> str:
@@ -115,13 +123,13 @@ def read_prose(source: str) -> str:
 
 def read_topics(source: str) -> dict[str, str]:
     """Return the dictionary of strings that Python source assigns, without running it."""
-    dictionaries = (node.value for node in _parse(source).body if isinstance(node, ast.Assign))
+    dictionaries = (node.value for node in parse_quietly(source).body if isinstance(node, ast.Assign))
     return next(ast.literal_eval(value) for value in dictionaries if isinstance(value, ast.Dict))
 
 
 def _docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Return the docstrings of a module and all classes and functions in it, with their lines."""
-    waiting: list[ast.AST] = [_parse(source)]
+    waiting: list[ast.AST] = [parse_quietly(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
@@ -139,9 +147,3 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
             counted = match.start()
             if text := comment.strip("# \t"):
                 yield line, text
-
-
-def _parse(source: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes that later versions refuse
-        return ast.parse(source)

@@ -7,7 +7,6 @@ statements, these hold expressions, and so down to the token.
 import ast
 import io
 import tokenize
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Int32
 
-from joma.data.python_docs import decode_source, library_files
+from joma.data.python_docs import decode_source, library_files, parse_quietly
 
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _LEAVES = ("JoinedStr", "TemplateStr")
@@ -84,9 +83,7 @@ class SyntaxTree:
 def parse_source(source: str) -> SyntaxTree:
     r"""Tokenise Python source and find the nodes above every token; line ends must be \n."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that later versions refuse
-            module = ast.parse(source)
+        module = parse_quietly(source)
         words = [word for word in tokenize.generate_tokens(io.StringIO(source).readline) if word.type not in _LAYOUT]
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise UnparsableError(f"The source must be Python of this version: {error}. Leave it out.") from None

@@ -12,7 +12,7 @@ import torch
 
 from joma.data.cache import cache_folder, digest, digest_of_arrays, read_arrays, write_arrays
 from joma.data.corpora import SPLITS
-from joma.data.generated import GENERATED, arithmetic, json_tokens
+from joma.data.generated import GENERATED, generated_text
 from joma.data.python_docs import PythonDocs, part_of
 from joma.data.source_code import SyntaxTree, read_trees
 from joma.data.text import Corpus, TreeText, build_vocabulary, look_up
@@ -61,8 +61,7 @@ def tree_text(name: str, split: str, vocabulary_cap: int | None = None) -> TreeT
         )
     if name not in GENERATED:
         raise UnknownNameError("text with a tree", name, TREE_TEXTS)
-    generate = {"arithmetic": arithmetic, "json": json_tokens}[name]
-    return generate(SPLIT_TOKENS[split], seed=SPLITS.index(split))
+    return generated_text(name, SPLIT_TOKENS[split], seed=SPLITS.index(split))
 
 
 def source_arrays(folder: Path | None = None) -> dict[str, np.ndarray]:
@@ -84,10 +83,7 @@ def _parsed(trees: dict[str, SyntaxTree]) -> dict[str, np.ndarray]:
     """Return the arrays of parsed files; words are numbered by their frequency in the training part."""
     names = sorted({kind for tree in trees.values() for kind in tree.node_types})
     number = {name: place for place, name in enumerate(names)}
-    parts = {
-        split: [tree for name, tree in trees.items() if split == ("train" if "/" in name else part_of(name))]
-        for split in SPLITS
-    }
+    parts = {split: [tree for name, tree in trees.items() if part_of(name) == split] for split in SPLITS}
     tokens, vocabulary = build_vocabulary(tree.tokens for tree in parts["train"])
     arrays = {"vocabulary": _bytes(vocabulary), "types": _bytes(names)}
     for split, own in parts.items():

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from joma.engine.grid import RECIPES, Recipe, Run, recipe, runs_of
     from joma.engine.loop import train_pack
     from joma.engine.plan import Pack, Plan, make_plan
+    from joma.engine.resume import TrainedRun
     from joma.engine.sources import source_of
     from joma.engine.step import Stepper
-    from joma.engine.training import TrainedRun, Training, plan_training, train
+    from joma.engine.training import Training, plan_training, train
 
 __all__ = [
     "RECIPES",
@@ -35,15 +36,4 @@ __all__ = [
     "train_pack",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "config": ("DataConfig", "OptimiserConfig", "RunConfig", "TrainingConfig"),
-        "grid": ("RECIPES", "Recipe", "Run", "recipe", "runs_of"),
-        "loop": ("train_pack",),
-        "plan": ("Pack", "Plan", "make_plan"),
-        "sources": ("source_of",),
-        "step": ("Stepper",),
-        "training": ("TrainedRun", "Training", "plan_training", "train"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

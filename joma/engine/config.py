@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -33,15 +33,13 @@ from joma.settings import (
     settings,
     settings_of,
 )
+from joma.store.record import plain
 
 Precision = Literal["float64", "fp32", "tf32", "bf16"]
 TREES = "trees"
 HIERARCHY = "hierarchy"
-CLASS_TOKENS = "class-tokens"
 SEQUENCES = (TREES, HIERARCHY)
-"""Sequences that are drawn by a seed, without end: what a decoder is trained on where that is no text."""
-SAMPLED_DATA = (*SEQUENCES, CLASS_TOKENS)
-"""All data that are drawn by a seed; everything else is text."""
+"""Sequences that are drawn by a seed, without end; everything else is text."""
 ARITHMETIC, JSON, SOURCE_CODE = TREE_TEXTS = ("arithmetic", "json", "source-code")
 """Texts with a tree above every token (`joma.data.tree_texts`)."""
 TEXTS = ("python-docs", "wikitext2", "wikitext103", *TREE_TEXTS)
@@ -61,6 +59,8 @@ ADDED: Mapping[str, Any] = MappingProxyType(
     )
 )
 """Fields that version 0.1 does not have, with the value that leaves its hashes as they were."""
+GONE: Mapping[str, Any] = MappingProxyType({"num_distinct": 10, "num_common": 10, "token_law": "smooth"})
+"""Fields of data that version 0.1 had without a use; they are still in records, and so in hashes."""
 _HASH_DIGITS = 12
 _DECADE = 10.0
 _EARLY_POINTS = 10
@@ -157,12 +157,6 @@ class DataConfig:
     """Levels of edges of `trees`."""
     branching: _Symbols = 2
     """Children of every node of `trees`."""
-    num_distinct: Count = 10
-    """Only for `joma.data.class_tokens` in Python: tokens whose frequency depends on the class."""
-    num_common: Count = 10
-    """Only for `joma.data.class_tokens` in Python: tokens that all classes share."""
-    token_law: Literal["smooth", "random"] = "smooth"
-    """Only for `joma.data.class_tokens` in Python: frequencies of the distinct tokens over the classes."""
 
     def __post_init__(self) -> None:
         """Refuse data without a name, and samples that are too large to draw."""
@@ -184,7 +178,7 @@ class DataConfig:
     @property
     def is_text(self) -> bool:
         """Whether this is a text, which has epochs, or samples without end."""
-        return self.data not in SAMPLED_DATA
+        return self.data not in SEQUENCES
 
     @property
     def length(self) -> int:
@@ -284,11 +278,6 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not go together."""
-        if self.data.data == CLASS_TOKENS:
-            raise ValueError(
-                f"{CLASS_TOKENS!r} are frequencies for the analysed layer, and a decoder reads sequences. Take "
-                f"{' or '.join(SEQUENCES)}, or build the layer in Python with joma.models.layer.AnalysedLayer."
-            )
         if self.model.num_classes != (self.data.num_classes if self.model.readout == "class" else 0):
             raise ValueError(
                 f"`num_classes` must be that of the data, {self.data.num_classes}, for a class read-out, else 0; "
@@ -346,15 +335,17 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON; infinity is the text `inf`."""
-        record = _plain(asdict(self))
+        record: dict[str, Any] = plain(self)
         record["model"]["frozen"] = "+".join(self.model.frozen)  # as version 0.1 has it, for one part
+        record["data"] |= GONE
         return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "RunConfig":
         """Return the config that `as_dict` wrote."""
         try:
-            parts = {name: kind(**record[name]) for name, kind in _PARTS.items()}
+            given = {**record, "data": {name: record["data"][name] for name in record["data"] if name not in GONE}}
+            parts = {name: kind(**given[name]) for name, kind in _PARTS.items()}
             return cls(**parts, seed=record["seed"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"A config of a training needs {', '.join(_PARTS)} and seed; got {error!r}.") from None
@@ -442,11 +433,3 @@ def _on_a_log(num_points: int, end: int) -> set[int]:
     total = math.ceil(num_points * math.log10(max(end, 1))) + 1
     points = {round(_DECADE ** (point / num_points)) for point in range(total)}
     return {step for step in points if step < end}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value

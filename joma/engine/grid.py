@@ -192,7 +192,7 @@ _PAPER_TEXT = RunConfig(
 )
 _PAPER_TABLE1 = paper_table1(TABLE_1_CLASSES[0])
 
-_ALL = (
+_RECIPES = (
     Recipe(
         name="figure6",
         about="WikiText-2, depth 1, 2, 5, 10 at learning rate 1e-4, 3 seeds (JoMA figure 6)",
@@ -261,5 +261,5 @@ _ALL = (
         axes={"rho": (0.6, 0.8), "lr": (1e-3,), "seed": (1, 2, 3)},
     ),
 )
-RECIPES = {each.name: each for each in _ALL}
+RECIPES = {each.name: each for each in _RECIPES}
 """Recipes by name."""

@@ -23,19 +23,20 @@ from joma.engine import snapshots
 from joma.engine.measuring import (
     LOSS,
     TRAINING,
+    Values,
     gradient_spectra,
     gradients_and_changes,
+    gram_drifts,
     is_gated,
     measure,
+    on_host,
     starts_of,
 )
 from joma.engine.plan import Pack
-from joma.engine.resume import DIVERGED, KIND, Member, RunResult, identity, inspect_run, load_snapshots
+from joma.engine.resume import DIVERGED, EFFECTS, KIND, Member, TrainedRun, identity, inspect_run, load_snapshots
 from joma.engine.snapshots import NUM_KEPT, Snapshot
 from joma.engine.sources import DataSize, data_hash, data_size, source_of
-from joma.engine.states import gram_drifts
 from joma.engine.step import NOT_FAILED, Stepper, on_cpu
-from joma.engine.values import Values, on_host
 from joma.measure.effects import curve_effects
 from joma.metrics import METRICS
 from joma.models.batch import Parameters
@@ -78,8 +79,6 @@ NUM_WRITERS = 8
 """Snapshots that are written at a time while a GPU waits; each is in the host's memory up to three times."""
 MANY_MEASUREMENTS = 30
 """Those of a run from which on they are compiled for, on a GPU."""
-EFFECTS = "effects"
-"""Kind of the events that describe the curves of a finished run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +111,7 @@ def train_pack(
     progress: Report | None = None,
     take: Take | None = None,
     owner: str = "",
-) -> tuple[RunResult, ...]:
+) -> tuple[TrainedRun, ...]:
     """Train the runs of a pack to their end, each recorded in the folder of its name below `folder`, and say how.
 
     Runs go on from their snapshots; those that have ended are left alone. Runs that have done different numbers of
@@ -261,11 +260,9 @@ class _Trainer:
             stepper.model,
             stepper.parameters,
             self._source,
-            self._training.precision,
+            self._training,
             working=stepper.working_parameters,
             often=len(self._due) >= MANY_MEASUREMENTS,
-            with_max_logit=self._training.measure_extra,
-            with_states=self._training.measure_states,
         )
         found += gram_drifts(stepper.parameters, self._starts)
         lower = {name: start for name, start in self._starts.items() if name != EMBEDDING}

@@ -4,7 +4,7 @@ Everything is batched over runs, and a function of the runs' weights, seeds and 
 on the whole validation set (`entropy`, and `entropy_fraction` of its maximum) and on the single window that the paper
 shows (`entropy_window`). With `measure_extra` there is the largest attention logit as well, and of each MLP's lower
 matrix the gradient and the change since the start; with `gradient_batches` the spectrum of every matrix's gradient, of
-one batch and of the mean over several; with `measure_states` what `joma.engine.states` has.
+one batch and of the mean over several; with `measure_states` Gram drift, cosines of states and parts of the logits.
 """
 
 import re
@@ -14,18 +14,21 @@ from dataclasses import dataclass, field
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
+from joma.engine.config import TrainingConfig
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
-from joma.engine.states import StateCosines, logit_parts
-from joma.engine.values import NO_LAYER, Values, of_heads
 from joma.measure.directions import spectrum
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
+from joma.measure.gram import gram_drift
 from joma.measure.rank import SMALL, power_step, stable_rank
 from joma.models.attention import without_future
-from joma.models.batch import Batch, LayerReading, Model, Parameters, Tap
+from joma.models.batch import Batch, LayerReading, Model, Parameters
 from joma.models.decoder import EMBEDDING, Decoder
+from joma.models.decoder_config import DecoderConfig
 from joma.models.initialisation import initial_parameters
+from joma.models.logit_parts import POSITION, TOKEN, has_logit_parts, mean_rows, query_key_parts
 
 LOSS, ENTROPY, FRACTION, WINDOW, RANK = "loss", "entropy", "entropy_fraction", "entropy_window", "stable_rank"
 MAX_LOGIT = "max_logit"
@@ -44,54 +47,105 @@ _LOWER = re.compile(r"blocks\.(\d+)\.mlp\.lower\.weight")
 _LAYER = re.compile(r"blocks\.(\d+)\.(attention|mlp)\.")
 
 
+NO_LAYER = -1
+ALL_HEADS = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Values:
+    """One number of every run."""
+
+    metric: str
+    by_run: Float[Tensor, " R"]
+    site: str
+    kind: str
+    layer: int = NO_LAYER
+    head: int = ALL_HEADS
+
+
+def of_heads(
+    metric: str, by_head: Float[Tensor, "R H"], site: str, layer: int, *, largest: bool = False
+) -> list[Values]:
+    """Return a number of attention over all heads, their mean or the largest, and of each where there are several."""
+    columns = {ALL_HEADS: by_head.amax(dim=1) if largest else by_head.mean(dim=1)}
+    if by_head.shape[1] > 1:
+        columns |= dict(enumerate(by_head.unbind(dim=1)))
+    return [
+        Values(metric=metric, by_run=by_run, site=site, kind="attention", layer=layer, head=head)
+        for head, by_run in columns.items()
+    ]
+
+
+def on_host(values: list[Values]) -> list[list[float]]:
+    """Wait for the device and return the numbers, by value and run."""
+    return torch.stack([each.by_run.double().cpu() for each in values]).tolist()
+
+
 def measure(
     model: Model,
     parameters: Parameters,
     source: Source,
-    precision: str,
+    training: TrainingConfig,
     *,
     working: Parameters | None = None,
     often: bool = False,
-    with_max_logit: bool = False,
-    with_states: bool = False,
 ) -> list[Values]:
     """Measure all runs in evaluation mode; most numbers are still on the device when this returns.
 
-    `working` are the parameters that the model runs with where some of them are there in another precision as well.
-    `often` says that it will be called so many times that compiling for it pays.
+    Args:
+        model: Of all runs.
+        parameters: In full precision.
+        source: Of the validation set.
+        training: Its precision, and what is measured besides.
+        working: Parameters that the model runs with where some are there in another precision as well.
+        often: Whether it will be called so many times that compiling for it pays.
     """
     working = parameters if working is None else working
-
-    def losses_on(batch: Batch, tap: Tap, *, compiled_tap: bool = False) -> Float[Tensor, " R"]:
-        with working_in(precision, source.device):
-            return model.losses(working, batch, tap, compiled_tap=compiled_tap)
-
     with torch.no_grad():
-        whole = AttentionMeans(num_runs=source.num_runs, with_max_logit=with_max_logit)
-        cosines = StateCosines()
-
-        def take(reading: LayerReading) -> None:
-            whole.take(reading)
-            if with_states:
-                cosines.take(reading)
-
-        total = torch.zeros(source.num_runs, dtype=torch.float64, device=source.device)
-        num_rows = 0
-        for batch in source.validation():
-            losses = losses_on(batch, take, compiled_tap=often)
-            total += losses.double() * batch.targets.shape[1]
-            num_rows += batch.targets.shape[1]
-        found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
-        found += whole.values(ENTROPY, FRACTION) + cosines.values()
-        if with_states:
-            assert isinstance(model, Decoder)  # `RunConfig` has no other
-            found += logit_parts(model.config, parameters, list(source.validation()))
+        batches = tuple(source.validation())
+        found = on_validation(model, parameters, batches, training, working=working, often=often)
         window = source.single_window()
         if window is not None:
             single = AttentionMeans(num_runs=source.num_runs)
-            losses_on(window, single.take)
+            with working_in(training.precision, source.device):
+                model.losses(working, window, single.take)
             found += single.values(WINDOW)
         return found + stable_ranks(parameters, gated=is_gated(model))
+
+
+def on_validation(
+    model: Model,
+    parameters: Parameters,
+    batches: Sequence[Batch],
+    training: TrainingConfig,
+    *,
+    working: Parameters,
+    often: bool = False,
+    path: Path | None = None,
+) -> list[Values]:
+    """Return what is measured on the whole validation set; `path` is how entropy is computed."""
+    num_runs, device = batches[0].tokens.shape[0], batches[0].tokens.device
+    whole = AttentionMeans(num_runs=num_runs, path=path, with_max_logit=training.measure_extra)
+    cosines = StateCosines()
+
+    def take(reading: LayerReading) -> None:
+        whole.take(reading)
+        if training.measure_states:
+            cosines.take(reading)
+
+    total = torch.zeros(num_runs, dtype=torch.float64, device=device)
+    num_rows = 0
+    for batch in batches:
+        with working_in(training.precision, device):
+            losses = model.losses(working, batch, take, compiled_tap=often)
+        total += losses.double() * batch.targets.shape[1]
+        num_rows += batch.targets.shape[1]
+    found = [Values(metric=LOSS, by_run=total / num_rows, site=VALIDATION, kind="loss")]
+    found += whole.values(ENTROPY, FRACTION) + cosines.values()
+    if training.measure_states:
+        assert isinstance(model, Decoder)  # `RunConfig` has no other
+        found += logit_parts(model.config, parameters, batches, path)
+    return found
 
 
 def is_gated(model: Model) -> bool:
@@ -253,3 +307,69 @@ def _statistics(reading: LayerReading, path: Path | None, *, companions: bool = 
         return attention_entropy(
             reading.q, reading.k, causal=reading.causal, scale=reading.scale, companions=companions, path=path
         )
+
+
+def gram_drifts(parameters: Parameters, starts: Parameters) -> list[Values]:
+    """Drift of the embedding's inner products since the start, where it is trained; run by run, as it is large."""
+    if EMBEDDING not in starts:
+        return []
+    by_run = torch.stack([gram_drift(*pair) for pair in zip(parameters[EMBEDDING], starts[EMBEDDING], strict=True)])
+    return [Values(metric="gram_drift", by_run=by_run, site="embedding", kind="model")]
+
+
+@dataclass(kw_only=True, slots=True)
+class StateCosines:
+    """Takes the states of every block while the model runs, and averages cosines over all positions."""
+
+    _sums: dict[tuple[int, str], Float[Tensor, " R"]] = field(default_factory=dict)
+    _num: dict[int, int] = field(default_factory=dict)
+    _first: Float[Tensor, "R B L D"] | None = None
+
+    def take(self, reading: LayerReading) -> None:
+        """Compare what leaves a block with what came into it, and into the first."""
+        self._first = reading.before if reading.layer == 0 else self._first
+        assert self._first is not None
+        for metric, other in (("layer_cosine", reading.before), ("entrance_cosine", self._first)):
+            found = cosine_similarity(reading.after.double(), other.double(), dim=-1).sum((1, 2))
+            self._sums[reading.layer, metric] = self._sums.get((reading.layer, metric), 0) + found
+        self._num[reading.layer] = self._num.get(reading.layer, 0) + reading.after[0, ..., 0].numel()
+
+    def values(self) -> list[Values]:
+        """Return the means, layer by layer."""
+        return [
+            Values(metric=metric, by_run=sums / self._num[layer], site=f"blocks.{layer}", kind="block", layer=layer)
+            for (layer, metric), sums in sorted(self._sums.items())
+        ]
+
+
+def logit_parts(
+    config: DecoderConfig, parameters: Parameters, batches: Sequence[Batch], path: Path | None = None
+) -> list[Values]:
+    """Spread and entropy of the first layer's logits from each part of the query alone, on keys without their mean.
+
+    Nothing where the logits are no sum of such parts (`joma.models.logit_parts`).
+    """
+    if not has_logit_parts(config):
+        return []
+    tokens = [batch.tokens for batch in batches]
+    mean = mean_rows(parameters, tokens)
+    sums: dict[tuple[str, str], Float[Tensor, "R H"]] = {}
+    num_rows = 0
+    for each in tokens:
+        with working_in("fp32", each.device):
+            queries, keys = query_key_parts(config, parameters, parameters, each, mean)
+            k = keys[TOKEN] + keys[POSITION]
+            for part, query in queries.items():
+                q = query.expand_as(k).flatten(0, 1)
+                stats = attention_entropy(
+                    q, k.flatten(0, 1), causal=config.causal, companions=False, moments=True, path=path
+                )
+                assert stats.logit_variance is not None
+                for metric, rows in (("part_entropy", stats.entropy), ("part_spread", stats.logit_variance.sqrt())):
+                    own = rows.double().unflatten(0, (len(each), -1)).sum((1, 3))
+                    sums[part, metric] = sums.get((part, metric), 0) + own
+        num_rows += each[0].numel()
+    found = []
+    for (part, metric), total in sums.items():
+        found += of_heads(metric, total / num_rows, f"blocks.0.attention:{part}", 0)
+    return found

@@ -23,13 +23,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from joma.engine.config import RunConfig, TrainingConfig
-from joma.engine.measuring import AttentionMeans
-from joma.engine.precision import working_in
+from joma.engine.measuring import on_validation
 from joma.engine.sources import MASKED, masked_rows, num_sequences, num_validated
-from joma.engine.states import StateCosines, logit_parts
 from joma.engine.step import Stepper
 from joma.measure.entropy import Path as EntropyPath
-from joma.models.batch import Batch, LayerReading
+from joma.models.batch import Batch
 from joma.models.block import mlp_shapes
 from joma.models.decoder import Decoder
 
@@ -186,32 +184,22 @@ def _counted(config: RunConfig, num_runs: int, on_a_cpu: bool) -> StepCost:
         )
 
     with _FusedAttention():
-        with _Tally() as training, FlopCounterMode(display=False) as counter:
+        with _Tally() as stepping, FlopCounterMode(display=False) as counter:
             stepper = _Counted(config, num_runs, working)
-            training.moved = training.num_operations = 0
+            stepping.moved = stepping.num_operations = 0
             stepper.advance(batch(num_sequences(data), config.trained_length))
-        with _Tally() as validating, working_in(working, _META):
-            # As a CPU computes entropies, which takes more than a GPU does.
-            is_extra, path, cosines = config.training.measure_extra, EntropyPath.CHUNKED, StateCosines()
-            means = AttentionMeans(num_runs=num_runs, path=path, with_max_logit=is_extra)
+        with _Tally() as validating:
             views = stepper.layout.views(stepper.layout.empty(num_runs, stepper.state.parameters.dtype, _META))
-
-            def take(reading: LayerReading) -> None:
-                means.take(reading)
-                if config.training.measure_states:
-                    cosines.take(reading)
-
-            validated = batch(num_validated(data), data.length)
-            stepper.model.losses(views, validated, take)
-            if config.training.measure_states:
-                logit_parts(config.model, views, [validated], path)
+            batches, training = [batch(num_validated(data), data.length)], replace(config.training, precision=working)
+            # As a CPU computes entropies, which takes more than a GPU does.
+            on_validation(stepper.model, views, batches, training, working=views, path=EntropyPath.CHUNKED)
     return StepCost(
-        training_bytes=training.peak,
+        training_bytes=stepping.peak,
         validating_bytes=validating.peak,
         state_bytes=sum(each.nbytes for each in stepper.state.tensors()),
-        moved_bytes=training.moved,
+        moved_bytes=stepping.moved,
         flops=counter.get_total_flops(),
-        num_operations=training.num_operations,
+        num_operations=stepping.num_operations,
     )
 
 

@@ -1,5 +1,7 @@
 """How far the runs of a pack are: new, unfinished, finished or failed, and from which snapshots they go on."""
 
+import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +15,17 @@ from torch import Tensor
 from joma.engine import snapshots
 from joma.engine.config import LENGTHS, SAVING, RunConfig, digest
 from joma.engine.grid import Run
+from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
 from joma.engine.snapshots import DamagedSnapshotError
 from joma.engine.sources import DataSize, data_hash
 from joma.engine.step import NOT_FAILED
-from joma.store import RunWriter, demand_closed, info, read_events
+from joma.store import RunWriter, demand_closed, info, read, read_events
 from joma.store.files import remove_leftovers
 from joma.store.record import FILE_NAME, Kind, check_rows
 
 KIND: Kind = "train"
-DIVERGED = "diverged"
-"""Kind of the event that says at which step a run failed."""
+DIVERGED, EFFECTS = "diverged", "effects"
+"""Kinds of the events that say at which step a run failed, and that describe the curves of a finished one."""
 NOWHERE = -1
 """Step of a run that had failed before and takes part no more."""
 _RESUMABLE = (*SAVING, *LENGTHS)
@@ -30,8 +33,8 @@ _RESUMABLE = (*SAVING, *LENGTHS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunResult:
-    """How a run ended."""
+class TrainedRun:
+    """How one run ended; all its numbers are in its record, `joma.read(folder)`."""
 
     name: str
     folder: Path
@@ -43,6 +46,12 @@ class RunResult:
     """Step at which it diverged."""
     is_new: bool
     """Whether this call trained it; otherwise it had ended before."""
+    final_loss: float | None
+    """Validation loss at the last measurement; None where nothing finite was measured."""
+    best_loss: float | None
+    """Lowest validation loss."""
+    entropy_names: tuple[str, ...]
+    """Name of the attention entropy's curve in each layer (`joma.measure.effects.Name`); empty for a failed run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +83,24 @@ class Member:
         assert self.record is not None
         return self.record
 
-    def result(self, *, is_new: bool) -> RunResult:
+    def result(self, *, is_new: bool) -> TrainedRun:
         """Return how the run ended."""
         failed_at = self.failed_at if self.status == "failed" else None
-        step = self.step if failed_at is None else failed_at
-        return RunResult(
-            name=self.name, folder=self.folder, status=self.status, step=step, failed_at=failed_at, is_new=is_new
+        table, events = read(self.folder), read_events(self.folder)
+        rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
+        losses = rows.loc[rows["value"].abs() < math.inf, "value"]
+        found = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
+        by_layer = {each["layer"]: each["name"] for each in found if each.get("metric") == ENTROPY}
+        return TrainedRun(
+            name=self.name,
+            folder=self.folder,
+            status=self.status,
+            step=self.step if failed_at is None else failed_at,
+            failed_at=failed_at,
+            is_new=is_new,
+            final_loss=float(losses.iloc[-1]) if len(losses) else None,
+            best_loss=float(losses.min()) if len(losses) else None,
+            entropy_names=tuple(by_layer[layer] for layer in sorted(by_layer)),
         )
 
 

@@ -21,8 +21,7 @@ from torch import Tensor
 from joma.data.generated import GENERATED
 from joma.data.hierarchy import Hierarchy
 from joma.data.latent_trees import TreeSampler, class_patterns
-from joma.data.shuffling import shuffled
-from joma.data.text import Corpus, Windows, load_text
+from joma.data.text import Corpus, Windows, load_text, shuffled
 from joma.data.tree_texts import tree_corpus
 from joma.engine.config import HIERARCHY, TREE_TEXTS, TREES, DataConfig, RunConfig, digest
 from joma.engine.precision import parameter_dtype
@@ -210,8 +209,7 @@ class TextSource(Source):
 
     def batch(self, step: int) -> Batch:
         """Return the window of a step."""
-        window = self._train.window(step % self._train.num_windows)
-        return self._shared(*window) if self._mask_token is None else self._masked(window[0], self.keys, step, MASKED)
+        return self._batch(*self._train.window(step % self._train.num_windows), self.keys, step, MASKED)
 
     def validation(self) -> Iterator[Batch]:
         """Yield all validation windows, some at a time."""
@@ -233,22 +231,20 @@ class TextSource(Source):
 
     def _validated(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"], number: int) -> Batch:
         """Return some of the validation text; masks are the same for all runs."""
-        if self._mask_token is None:
-            return self._shared(inputs, targets)
-        return self._masked(inputs, self._same_keys, number, VALIDATION)
+        return self._batch(inputs, targets, self._same_keys, number, VALIDATION)
 
-    def _masked(self, words: Int[Tensor, "B L"], keys: Int[Tensor, "R 2"], step: int, site: str) -> Batch:
-        """Hide a share of the words of each run, which are then the targets."""
-        assert self._mask_token is not None
-        num_masked = masked_rows(words.numel(), self.data.mask_share)
+    def _batch(
+        self, words: Int[Tensor, "B L"], targets: Int[Tensor, "B L"], keys: Int[Tensor, "R 2"], step: int, site: str
+    ) -> Batch:
+        """Return words for all runs; where words are masked, a share of each run's is hidden, and is the targets."""
+        every = words.expand(self.num_runs, -1, -1)
+        if self._mask_token is None:
+            return Batch(tokens=every, targets=targets.reshape(-1).expand(self.num_runs, -1))
+        num_masked, every = masked_rows(words.numel(), self.data.mask_share), every.flatten(1)
         order = random_bits(keys, step, site, words.numel()).argsort(dim=1, stable=True)
         rows = order[:, :num_masked].sort(dim=1).values
-        every = words.reshape(-1).expand(self.num_runs, -1)
         tokens = every.scatter(1, rows, self._mask_token).unflatten(1, words.shape)
         return Batch(tokens=tokens, targets=every.gather(1, rows), rows=rows)
-
-    def _shared(self, inputs: Int[Tensor, "B L"], targets: Int[Tensor, "B L"]) -> Batch:
-        return Batch(tokens=inputs.expand(self.num_runs, -1, -1), targets=targets.reshape(-1).expand(self.num_runs, -1))
 
 
 def masked_rows(num_tokens: int, share: float) -> int:

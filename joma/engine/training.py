@@ -1,10 +1,9 @@
 """`train`: a grid of runs, packed and trained, each recorded in a folder of its own."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -12,18 +11,17 @@ from typing import Any
 import torch
 
 from joma.engine.grid import DEFAULT, check_data, runs_of
-from joma.engine.loop import EFFECTS, PackProgress, RunResult, train_pack
-from joma.engine.measuring import ENTROPY, LOSS, VALIDATION
+from joma.engine.loop import PackProgress, train_pack
 from joma.engine.memory import free_bytes
 from joma.engine.plan import PackPlan, Plan, counted_seconds, device_named, make_plan, tried_seconds
 from joma.engine.precision import limited_threads
-from joma.engine.resume import inspect_run
+from joma.engine.resume import TrainedRun, inspect_run
 from joma.engine.snapshots import steps_of
 from joma.engine.sources import data_size
-from joma.store import read, read_events
 from joma.store.files import demand_writable, remove_leftovers
 from joma.store.lock import alone_in
-from joma.tasks.local import check_place, run_tasks
+from joma.store.record import plain
+from joma.tasks.run import check_place, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,22 +39,6 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainedRun(RunResult):
-    """How one run of a grid ended; all its numbers are in its record, `joma.read(folder)`."""
-
-    final_loss: float | None
-    """Validation loss at the last measurement; None where nothing finite was measured."""
-    best_loss: float | None
-    """Lowest validation loss."""
-    entropy_names: tuple[str, ...]
-    """Name of the attention entropy\'s curve in each layer (`joma.measure.effects.Name`); empty for a failed run."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain types, for JSON."""
-        return asdict(self) | {"folder": str(self.folder), "entropy_names": list(self.entropy_names)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """What a call of `train` did."""
 
@@ -71,7 +53,8 @@ class Training:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for JSON."""
-        return {"folder": str(self.folder), "runs": [run.as_dict() for run in self.runs]}
+        found: dict[str, Any] = plain(self)
+        return found
 
 
 def train(
@@ -107,7 +90,7 @@ def train(
     demand_writable(out)
     runs, there, out = runs_of(grid, recipe), device_named(device), Path(out)
     check_data(runs)
-    results: dict[str, RunResult] = {}
+    results: dict[str, TrainedRun] = {}
     with limited_threads(threads):
         plan = make_plan(runs, device=there, memory=_memory(memory, there, on))
         with alone_in(out) as show_life:
@@ -123,7 +106,8 @@ def train(
 
             for ended_runs in _train_packs(plan, out, on, threads, report):
                 results |= {run.name: run for run in ended_runs}
-    done = [_summary(results[run.name], is_new=run.name not in ended) for run in runs]
+    # A machine that goes on with a lost one's pack may find its runs ended: this call trained them all the same.
+    done = [replace(results[run.name], is_new=run.name not in ended) for run in runs]
     return Training(folder=out, runs=tuple(done))
 
 
@@ -179,7 +163,7 @@ def _left(plan: PackPlan, out: Path) -> PackPlan:
 
 def _train_packs(
     plan: Plan, out: Path, on: str, threads: int | None, report: Callable[[Progress], None]
-) -> Iterator[tuple[RunResult, ...]]:
+) -> Iterator[tuple[TrainedRun, ...]]:
     """Train the packs: here one after the other, on a cluster several at a time. Report them all as one."""
     kind = torch.device(plan.device).type
     tasks = [
@@ -221,22 +205,8 @@ def _train_packs(
         yield result
 
 
-def _train_task(task: dict[str, Any], report: Callable[[PackProgress], None]) -> tuple[RunResult, ...]:
+def _train_task(task: dict[str, Any], report: Callable[[PackProgress], None]) -> tuple[TrainedRun, ...]:
     """Train a pack, here or on another machine."""
     arguments = dict(task)
     with limited_threads(arguments.pop("threads")):
         return train_pack(progress=report, **arguments)
-
-
-def _summary(result: RunResult, *, is_new: bool) -> TrainedRun:
-    table, events = read(result.folder), read_events(result.folder)
-    rows = table[(table["metric"] == LOSS) & (table["site"] == VALIDATION)].sort_values("step")
-    losses = rows.loc[rows["value"].abs() < math.inf, "value"]
-    found = [json.loads(evidence) for evidence in events.loc[events["kind"] == EFFECTS, "evidence"]]
-    by_layer = {each["layer"]: each["name"] for each in found if each.get("metric") == ENTROPY}
-    return TrainedRun(
-        **asdict(result) | {"is_new": is_new},
-        final_loss=float(losses.iloc[-1]) if len(losses) else None,
-        best_loss=float(losses.min()) if len(losses) else None,
-        entropy_names=tuple(by_layer[layer] for layer in sorted(by_layer)),
-    )

@@ -35,14 +35,4 @@ __all__ = [
     "superposed_neurons",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "alignment": ("Alignment", "align", "peak_activation"),
-        "effects": ("Effects", "Estimate", "Name", "describe", "name_of"),
-        "entropy": ("AttentionStatistics", "attention_entropy", "logits_entropy"),
-        "gram": ("gram_drift",),
-        "rank": ("PowerEstimate", "power_step", "qk_cores", "spectral_norm", "stable_rank"),
-        "superposition": ("Attended", "SuperpositionResult", "superposed_neurons"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

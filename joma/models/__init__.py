@@ -23,12 +23,4 @@ __all__ = [
     "paper_table1",
 ]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "batch": ("Batch", "LayerReading", "Model", "Noise"),
-        "decoder": ("Decoder",),
-        "decoder_config": ("DecoderConfig", "paper_language_model", "paper_table1"),
-        "layer": ("AnalysedLayer", "LayerConfig"),
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -51,18 +51,4 @@ __all__ = [
     "watch",
 ]
 
-_HOMES = {
-    "alarm": ("Alarm", "Alert"),
-    "callbacks_hf": ("HuggingFaceCallback",),
-    "callbacks_lightning": ("LightningCallback",),
-    "calls": ("AttentionCall", "measure_call"),
-    "loggers": ("Logger", "MLflow", "TensorBoard", "Trackio", "WandB"),
-    "measures": ("Matrix", "QueryKeyMatrices", "forget_measure", "register_measure"),
-    "neurons": ("read_neurons",),
-    "scanning": ("Scan", "scan"),
-    "schedule": ("At", "Every", "Logarithmic", "Schedule"),
-    "structure": ("find_layout",),
-    "taps": ("count_rows", "tap"),
-    "watching": ("Watch", "watch"),
-}
-__getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__)

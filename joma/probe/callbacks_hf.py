@@ -7,9 +7,12 @@ trainer = Trainer(model, ..., callbacks=[HuggingFaceCallback(out="runs/first", e
 
 from typing import Any
 
-from transformers import TrainerCallback
-
+from joma.errors import import_extra
 from joma.probe.watching import Watch, watch
+
+import_extra("transformers", "hf")
+
+from transformers import TrainerCallback  # noqa: E402
 
 
 class HuggingFaceCallback(TrainerCallback):
@@ -21,8 +24,7 @@ class HuggingFaceCallback(TrainerCallback):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.watch: Watch | None = None
-        """The watch of the last or current training."""
+        self.watch: Watch | None = None  # the watch of the last or current training
         self._settings = settings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

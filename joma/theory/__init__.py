@@ -22,7 +22,6 @@ from joma.theory.latent_tree import *
 from joma.theory.layer import *
 from joma.theory.layer_order import *
 from joma.theory.learned_embeddings import *
-from joma.theory.many_clusters import *
 from joma.theory.mixture import *
 from joma.theory.rebound import *
 from joma.theory.saliency import *
@@ -42,7 +41,7 @@ __all__ += ["ConvergenceFlow", "convergence_ratio", "efolds", "efolds_to_asympto
 __all__ += ["learning_time", "normalised_field", "rate_correction", "rate_offset", "rho", "shared_field"]
 __all__ += ["shared_solution", "small_g", "time_to_efolds", "zeta"]
 __all__ += ["CriticalPair", "CriticalPoint", "CriticalRay", "LinearisedFlow", "critical_pairs", "critical_points"]
-__all__ += ["critical_rays", "forced_ray", "lowest_slope", "straddling_distance"]
+__all__ += ["RestPoint", "critical_rays", "forced_ray", "lowest_slope", "rest_points", "straddling_distance"]
 __all__ += ["SGD", "Adam", "GradientSteps", "StepRecipe", "train"]
 __all__ += ["TokensOfNode", "centers_from_counts", "clusters_from_counts", "saliency_from_counts", "target_direction"]
 __all__ += ["tokens_of_node"]
@@ -54,7 +53,7 @@ __all__ += ["integrate"]
 __all__ += ["Invariant", "invariant_drift", "layer_invariant", "logit_sums", "minibatch_drift_factor"]
 __all__ += ["momentum_drift_factor", "weight_decay_factor"]
 __all__ += ["Gaussian", "Isotropic", "RadialProfile", "StudentT", "UniformBall"]
-__all__ += ["DroppedTerm", "dropped_term", "kept_field", "kept_gaps", "kept_rates", "kept_uniform"]
+__all__ += ["DroppedTerm", "dropped_term", "kept_field", "kept_gaps", "kept_rates"]
 __all__ += ["LatentTree", "chain_parameter", "cooccurrence", "cooccurrence_limit", "cooccurrence_slope", "edge_matrix"]
 __all__ += ["nested_tree", "node_distribution", "one_latent_per_class", "pair_distribution", "regular_tree"]
 __all__ += ["root_cooccurrence", "root_parameter"]
@@ -62,7 +61,6 @@ __all__ += ["Embeddings", "Layer", "LayerGradient", "Samples", "cross_entropy_gr
 __all__ += ["orthonormal_embeddings"]
 __all__ += ["LayerChain", "LayersRun", "uniform_fraction"]
 __all__ += ["LearningRates", "balance", "embedding_gradient", "learned_flow", "softmax_leak", "token_invariant"]
-__all__ += ["RestPoint", "rest_points"]
 __all__ += ["Growth", "Mixture", "two_clusters"]
 __all__ += ["Rebound", "attention_entropy", "entropy_finally_rises", "entropy_gradient", "entropy_rebound"]
 __all__ += ["rank_rebound", "rebound", "stable_rank"]

@@ -27,9 +27,7 @@ class Activation:
     def require_homogeneous(self, statement: str) -> tuple[float, float]:
         """Return (c₋, c₊), or refuse the activation on behalf of the statement that needs them."""
         if self.slopes is None:
-            raise AssumptionError(
-                f"{statement} needs a homogeneous activation, got {self.name!r}. Use `homogeneous(c_minus, c_plus)`."
-            )
+            raise AssumptionError(f"{statement} needs a homogeneous activation, got {self.name!r}. Use `homogeneous`.")
         return self.slopes
 
 

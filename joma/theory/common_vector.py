@@ -14,23 +14,20 @@ the proofs.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from joma.errors import AssumptionError, finite, positive, shaped, within
+from joma.errors import AssumptionError, positive, shaped, within
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.attention_flow import AttentionFlow
-from joma.theory.integrate import State, integrate
+from joma.theory.integrate import STIFF, State, integrate
 from joma.theory.invariants import Invariant
 from joma.theory.rebound import Rebound, entropy, rebound
 from joma.types import Real, as_columns, keep
 
-__all__ = ["QueriesFlow", "QueriesRun", "common_invariant", "common_velocity", "dip_window", "shared_gain"]
-
-PER_TOKEN: dict[str, Any] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
-"""How the flow is integrated: stiff once a token has settled."""
+Queries = Float[np.ndarray, "*T Q M"]
+"""A number for each query and token."""
 
 
 def shared_gain(common: Real, num_queries: Real) -> np.ndarray:
@@ -42,9 +39,7 @@ def shared_gain(common: Real, num_queries: Real) -> np.ndarray:
     return np.asarray(1 + within("common", common, 0, np.inf) * positive("num_queries", num_queries))
 
 
-def common_velocity(
-    pull: Float[np.ndarray, "*T Q M"], common: Real, *, common_keys: Real = 0.0
-) -> Float[np.ndarray, "*T Q M"]:
+def common_velocity(pull: Queries, common: Real, *, common_keys: Real = 0.0) -> Queries:
     r"""Return $\dot z = (I + s\mathbf 1\mathbf 1^\top)\,G\,(I + s'\mathbf 1\mathbf 1^\top)$ from `pull`, $G$.
 
     Args:
@@ -63,12 +58,7 @@ def common_velocity(
 
 
 def common_invariant(
-    v: Float[np.ndarray, "*T K M"],
-    z: Float[np.ndarray, "*T Q M"],
-    attention: Attention,
-    common: float,
-    *,
-    rate_ratio: float = 1.0,
+    v: Float[np.ndarray, "*T K M"], z: Queries, attention: Attention, common: float, *, rate_ratio: float = 1.0
 ) -> Float[np.ndarray, "*T M"]:
     r"""Return what exp attention conserves, $\sum_mz_m - (1 + sQ)\frac{\eta_z}{2\eta_wT}\sum_kv_k^2$.
 
@@ -88,7 +78,7 @@ def common_invariant(
 
 def dip_window(
     mu: Float[np.ndarray, "... M"], gain: Real, *, normalisation: Real = 1.0
-) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Return the times $A\sqrt{\pi/2\kappa}\,/\,|\mu_{1,2}|$ between which entropy is lowest for large $\kappa$.
 
     From zero, token l runs away at $A\sqrt{\pi/2\kappa}/|\mu_l|$ as in Theorem 2 until it meets its target. After the
@@ -161,7 +151,7 @@ class QueriesFlow:
     def run(self, t: Float[np.ndarray, " T"]) -> "QueriesRun":
         """Integrate from zero and report at the times `t`, the first of which is the start."""
         start = {"v": np.zeros(self.mu.shape[1]), "z": np.zeros(self.mu.shape)}
-        run = integrate(self.field, start, finite("t", t), **PER_TOKEN)
+        run = integrate(self.field, start, t, **STIFF)
         return QueriesRun(flow=self, t=run.t, v=run["v"], z=run["z"])
 
     def limit(self) -> AttentionFlow:
@@ -171,15 +161,10 @@ class QueriesFlow:
         Known for exp attention.
         """
         if self.attention.kind is not AttentionKind.EXP:
-            raise AssumptionError(
-                f"The flow of a single query needs exp attention, got {self.attention.kind}. Use exp."
-            )
+            raise AssumptionError(f"A single query's flow needs exp attention, got {self.attention.kind}. Use exp.")
         ratio = self.rate_ratio * float(shared_gain(self.common, len(self.mu))) / len(self.mu)
-        scales: dict[str, Any] = {
-            "temperature": self.attention.temperature,
-            "normalisation": self.attention.normalisation,
-        }
-        return AttentionFlow(mu=self.shares @ self.mu, rate_ratio=ratio, **scales)
+        T, A = self.attention.temperature, self.attention.normalisation
+        return AttentionFlow(mu=self.shares @ self.mu, rate_ratio=ratio, temperature=T, normalisation=A)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,5 +203,5 @@ class QueriesRun:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return times, both entropies, the entropy of every query and the weights as columns."""
-        means = {"entropy": self.entropy, "shared_entropy": self.shared_entropy}
-        return as_columns({"t": self.t, **means, "query": self.entropies, "v": self.v})
+        entropies = {"entropy": self.entropy, "shared_entropy": self.shared_entropy, "query": self.entropies}
+        return as_columns({"t": self.t, **entropies, "v": self.v})

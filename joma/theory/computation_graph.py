@@ -20,8 +20,6 @@ from joma.errors import AssumptionError, broadcast, finite, positive, shaped, wi
 from joma.theory.activations import Activation
 from joma.types import Real, keep
 
-RIGHT_ANGLE = np.pi / 2
-
 Signal = Float[np.ndarray, "*batch samples"]
 """Values of a node, a gradient or a latent over the data."""
 Nodes = Float[np.ndarray, "V samples"]
@@ -61,15 +59,10 @@ class ComputationGraph:
 
     def __post_init__(self) -> None:
         if len(self.activations) != self.num_nodes:
-            raise ValueError(
-                f"`activations` must have one for each node, {self.num_nodes}; got {len(self.activations)}."
-            )
+            raise ValueError(f"`activations` must be one for each node, {self.num_nodes}; got {len(self.activations)}.")
         for j, below in enumerate(self.precedents):
-            late = [k for k in below if not 0 <= k < j]
-            if late:
-                raise ValueError(
-                    f"Precedents must come before their node, got {late[0]} for {j}. Number from inputs up."
-                )
+            if late := [k for k in below if not 0 <= k < j]:
+                raise ValueError(f"Precedents must come before their node, got {late[0]} for {j}. Number inputs first.")
 
     @property
     def num_nodes(self) -> int:
@@ -192,12 +185,7 @@ def backpropagated_correlation_bound(C1: Real, C2: Real, C3: Real) -> np.ndarray
     >>> float(backpropagated_correlation_bound(0.95, 0.95, 0.95).round(6))
     0.466497
     """
-    total = angle_sum(C1, C2, C3)
-    if (total >= RIGHT_ANGLE).any():
-        raise AssumptionError(
-            "The note's Thm. 1 needs arccos C₁ + arccos C₂ + arccos C₃ < π/2 = 1.5708, "
-            f"got {total.max():.4f}. Raise the correlations (above √3/2 if they are equal)."
-        )
+    _require_acute(angle_sum(C1, C2, C3), "The note's Thm. 1 needs arccos C₁ + arccos C₂ + arccos C₃", "Raise them")
     return least_backpropagated_cosine(C1, C2, C3)
 
 
@@ -238,8 +226,7 @@ def gated_cosine_bound(C2: Real, C4: Real) -> np.ndarray:
     room = np.asarray(C2**2 + C4**2 - 1)
     if (room <= 0).any():
         raise AssumptionError(
-            f"Recursion through a ReLU needs C₂² + C₄² > 1 (arccos C₂ + arccos C₄ < π/2), got {room.min() + 1:.4f}. "
-            "Raise the correlations, or use an activation whose slope stays above zero."
+            f"A ReLU needs C₂² + C₄² > 1, got {room.min() + 1:.4f}. Raise both, or use a leaky slope."
         )
     return np.asarray(np.sqrt(room))
 
@@ -257,11 +244,7 @@ def sloped_cosine_bound(C4: Real, lowest: float, highest: float) -> np.ndarray:
     if not 0 < lowest <= highest:
         raise ValueError(f"Slopes must satisfy 0 < lowest ≤ highest, got {lowest} and {highest}. Swap or raise them.")
     angle = np.arccos(within("C4", C4, 0, 1)) + np.arcsin((highest - lowest) / (highest + lowest))
-    if (angle >= RIGHT_ANGLE).any():
-        raise AssumptionError(
-            f"The recursion needs arccos C₄ + arcsin((h−l)/(h+l)) < π/2 = 1.5708, got {angle.max():.4f}. "
-            "Raise C₄, or narrow the slopes."
-        )
+    _require_acute(angle, "The recursion needs arccos C₄ + arcsin((h−l)/(h+l))", "Raise C₄, or narrow the slopes")
     return np.asarray(np.cos(angle))
 
 
@@ -285,12 +268,7 @@ def recursed_cosines(
     slopes = activation.require_homogeneous("The recursion")
     bounds = []
     for level, (c2, c3) in enumerate(zip(C2, C3, strict=True)):
-        total = float(angle_sum(C1, c2, c3))
-        if total >= RIGHT_ANGLE:
-            raise AssumptionError(
-                f"The recursion ends at level {level}: its angles sum to {total:.4f}, not below π/2 = 1.5708. "
-                f"Pass at most {level} levels, or higher correlations."
-            )
+        _require_acute(angle_sum(C1, c2, c3), f"Level {level} needs A₁ + A₂ + A₃", f"Pass only {level}, or raise C")
         C4 = float(np.cos(np.arccos(C1) + np.arccos(c3)))
         shut = min(slopes) == 0
         C1 = float(gated_cosine_bound(float(c2), C4) if shut else sloped_cosine_bound(C4, min(slopes), max(slopes)))
@@ -348,9 +326,7 @@ class TwoValuedInput:
         and do not converge to 0 and 1.
         """
         if self.activation.slopes is None or len(set(self.activation.slopes)) > 1:
-            raise AssumptionError(
-                f"The gap grows steadily for a linear activation only, got {self.activation.name!r}. Use `linear`."
-            )
+            raise AssumptionError(f"A steady gap needs a linear activation, got {self.activation.name}. Use `linear`.")
         drift = self.field(np.zeros_like(self.x_plus))
         return float(self.activation.slopes[0] * drift @ (self.x_plus - self.x_minus))
 
@@ -375,6 +351,11 @@ def sigmoid_learning_time(a: Real, pull: Real) -> np.ndarray:
     """
     a, pull = broadcast(a=finite("a", a), pull=positive("pull", pull)).values()
     return np.asarray(2 * (a + np.sinh(a)) / pull)
+
+
+def _require_acute(angle: Real, need: str, advice: str) -> None:
+    if np.max(angle) >= np.pi / 2:
+        raise AssumptionError(f"{need} below π/2, got {np.max(angle):.4f}. {advice}.")
 
 
 def _angles(C1: Real, C2: Real, C3: Real) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

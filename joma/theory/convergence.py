@@ -20,7 +20,6 @@ $\rho$ lies in $[0, B^*)$, $B^* = 0.8643$, and from this all of Theorem 4 follow
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,11 @@ from scipy import special
 from scipy.optimize import elementwise
 
 from joma.errors import broadcast, finite, positive, shaped, within
+from joma.theory.radial import gauss
 from joma.types import Real, keep
+
+Tokens = Float[np.ndarray, "... M"]
+"""A number for each token; other axes are flows and times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +42,11 @@ class TiedFlow(ABC):
     All fields broadcast: several rows of targets, or several temperatures, are several independent flows.
     """
 
-    mu: Float[np.ndarray, "... M"]
+    mu: Tokens
     """The critical point without attention."""
-    v0: Float[np.ndarray, "... M"] | None = None
-    """Start of v; zero when None, as in the paper."""
-    z0: Float[np.ndarray, "... M"] | None = None
+    v0: Tokens = None  # type: ignore[assignment]
+    """Start of v; zero when left out, as in the paper."""
+    z0: Tokens | None = None
     """Start of the logits; when None the one for which exp(z/T) is exp(κv²/2), as Eqn 6 prints it. Zero if v0 is."""
     normalisation: Real = 1.0
     """The constant A of exp attention."""
@@ -53,8 +56,8 @@ class TiedFlow(ABC):
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        arrays = {name: getattr(self, name) for name in ("mu", "v0", "z0")}
-        arrays = {name: np.atleast_1d(finite(name, value)) for name, value in arrays.items() if value is not None}
+        given = {"mu": self.mu, "v0": 0.0 if self.v0 is None else self.v0, "z0": self.z0}
+        arrays = {name: np.atleast_1d(finite(name, value)) for name, value in given.items() if value is not None}
         scales = {name: positive(name, getattr(self, name)) for name in ("normalisation", "temperature", "rate_ratio")}
         columns = {name: scale[..., None] for name, scale in scales.items() if scale.ndim}
         keep(self, **{name: array for name, array in broadcast(**arrays, **columns).items() if name in arrays})
@@ -64,27 +67,26 @@ class TiedFlow(ABC):
         """Return one or some of several flows, by the leading axes of `mu`."""
         scales = {name: getattr(self, name) for name in ("normalisation", "temperature", "rate_ratio")}
         chosen = {name: np.broadcast_to(scale, self.mu.shape[:-1])[which] for name, scale in scales.items()}
-        starts = {name: getattr(self, name) for name in ("v0", "z0")}
-        chosen |= {name: None if start is None else start[which] for name, start in starts.items()}
-        return replace(self, mu=self.mu[which], **chosen)
+        z0 = None if self.z0 is None else self.z0[which]
+        return replace(self, mu=self.mu[which], v0=self.v0[which], z0=z0, **chosen)
 
     @abstractmethod
-    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
+    def field(self, v: Tokens) -> Tokens:
         r"""$\dot v$."""
 
     @abstractmethod
-    def critical_point(self) -> Float[np.ndarray, "... M"]:
+    def critical_point(self) -> Tokens:
         """Where the flow ends."""
 
     @abstractmethod
-    def local_rates(self) -> Float[np.ndarray, "... M"]:
+    def local_rates(self) -> Tokens:
         """Rates of the exponential approach to the critical point."""
 
     @abstractmethod
-    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
+    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Tokens:
         r"""Logarithm of $\ln(1/\delta)$; elementwise, so `t` must broadcast against `mu`."""
 
-    def efolds(self, t: Real) -> Float[np.ndarray, "... M"]:
+    def efolds(self, t: Real) -> Tokens:
         r"""$\ln(1/\delta)$ of every token, $\delta = (v^* - v)/(v^* - v_0)$ the part of the way that is left.
 
         The axes of the result are those of `t`, then those of `mu`.
@@ -92,9 +94,9 @@ class TiedFlow(ABC):
         with np.errstate(over="ignore"):
             return np.exp(self.log_efolds(times(t, trailing=self.mu.ndim)))
 
-    def solution(self, t: Real) -> Float[np.ndarray, "... M"]:
+    def solution(self, t: Real) -> Tokens:
         """Exact v(t), by inverting the quadrature that separates the flow; axes as in `efolds`."""
-        return self.start - (self.critical_point() - self.start) * np.expm1(-self.efolds(t))
+        return self.v0 - (self.critical_point() - self.v0) * np.expm1(-self.efolds(t))
 
     @property
     def gain(self) -> Real:
@@ -102,23 +104,18 @@ class TiedFlow(ABC):
         return _column(self.rate_ratio / self.temperature**2)
 
     @property
-    def start(self) -> Float[np.ndarray, "... M"]:
-        """v at time zero."""
-        return np.zeros_like(self.mu) if self.v0 is None else self.v0
-
-    @property
-    def log_scale(self) -> Float[np.ndarray, "... M"]:
+    def log_scale(self) -> Tokens:
         r"""$b = z_0/T - \kappa v_0^2/2 - \ln A$."""
         charge = np.zeros_like(self.mu)
         if self.z0 is not None:
-            charge = self.z0 / _column(self.temperature) - self.gain * np.square(self.start) / 2
+            charge = self.z0 / _column(self.temperature) - self.gain * np.square(self.v0) / 2
         return charge - _column(np.log(self.normalisation))
 
-    def log_attention(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
+    def log_attention(self, v: Tokens) -> Tokens:
         r"""$\ln a = \kappa v^2/2 + b$."""
         return self.gain * np.square(v) / 2 + self.log_scale
 
-    def logits(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
+    def logits(self, v: Tokens) -> Tokens:
         r"""Logits that Theorem 1 ties to v, $z = T(\ln a + \ln A)$."""
         return _column(self.temperature) * (self.log_attention(v) + _column(np.log(self.normalisation)))
 
@@ -158,7 +155,7 @@ def transient_time(
     reach, ahead = np.sqrt(least + NEGLIGIBLE / gain), v0 * np.sign(span)
     with np.errstate(divide="ignore", over="ignore"):
         low, high = (np.clip((end - ahead) / np.abs(span), 0.0, r) for end in (-reach, reach))
-    nodes, weights = _rule()
+    nodes, weights = gauss(NUM_NODES)
     s = low + (high - low) * nodes.reshape(-1, *[1] * np.ndim(low))
     slowness, steady = np.exp(-log_speed(v0 + span * s, *params)), np.exp(-log_speed(target, *params))
     within = (high - low) * np.tensordot(weights, (slowness - steady) / (1 - s), axes=1)
@@ -215,19 +212,6 @@ def log_efolds_at(
     return log_y
 
 
-@cache
-def _rule() -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on [0, 1], with a Newton step in extended precision.
-
-    The library's rule is off by some twenty roundings near the ends, where the slowness has its peak.
-    """
-    legendre = np.polynomial.Legendre.basis(NUM_NODES)
-    x = special.roots_legendre(NUM_NODES)[0].astype(np.longdouble)
-    x -= legendre(x) / legendre.deriv()(x)
-    weights = 2 / ((1 - x**2) * legendre.deriv()(x) ** 2)
-    return ((x + 1) / 2).astype(np.float64), (weights / 2).astype(np.float64)
-
-
 SUP_RHO = 0.8643247772318799  # B* = sup ρ(r, μ), as r → 1: the sharp constant of Eqn 88 and of Theorem 4
 SUP_RHO_AT = 1.8721995871378647  # the |μ| at which ρ(1, μ) = B*
 SUP_ZETA = 1.6327913528073903  # sup ζ(r, μ), at r = 1
@@ -244,28 +228,26 @@ class ConvergenceFlow(TiedFlow):
            [3.    , 1.358 ]])
     """
 
-    def field(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
+    def field(self, v: Tokens) -> Tokens:
         r"""$\dot v = (\mu - v)\circ e^{\kappa v^2/2 + b}$; Eqn 6 at $\kappa = 1$, $b = 0$."""
         return (self.mu - v) * np.exp(self.log_attention(v))
 
-    def critical_point(self) -> Float[np.ndarray, "... M"]:
+    def critical_point(self) -> Tokens:
         r"""$\mu$, by the ansatz of Eqn 6."""
         return self.mu
 
-    def local_rates(self) -> Float[np.ndarray, "... M"]:
+    def local_rates(self) -> Tokens:
         r"""$e^{\kappa\mu^2/2 + b}$: the ratio of two of them is the limit of Theorem 4; infinite beyond all floats."""
         with np.errstate(over="ignore"):
             return np.exp(self.log_attention(self.mu))
 
-    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Float[np.ndarray, "... M"]:
+    def log_efolds(self, t: Float[np.ndarray, "..."]) -> Tokens:
         r"""`log_efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
         root = np.sqrt(self.gain)
-        return log_efolds(t * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
+        return log_efolds(t * np.exp(self.log_scale), root * self.mu, v0=root * self.v0)
 
 
-def normalised_field(
-    v: Float[np.ndarray, "*T M"], mu: Float[np.ndarray, " M"], temperature: float = 3.0
-) -> Float[np.ndarray, "*T M"]:
+def normalised_field(v: Tokens, mu: Float[np.ndarray, " M"], temperature: float = 3.0) -> Tokens:
     r"""The variant used for the paper's figure 4, $\dot v = (\mu - v)\circ\mathrm{softmax}(v^2/T)$."""
     v, mu = broadcast(v=finite("v", v), mu=finite("mu", mu)).values()
     return (mu - v) * special.softmax(np.square(v) / float(positive("temperature", temperature)), axis=-1)

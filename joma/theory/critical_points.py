@@ -1,7 +1,8 @@
-r"""Critical points of a node on two clusters: with the bias trained (Lemma 4, Eqns 54-59) and frozen (Theorem 3).
+r"""Critical points of a node: with the bias trained (Lemma 4, Eqns 54-59) and frozen (Theorem 3).
 
-**Bias trained.** At a critical point of the joint flow both $\sum_j a_j\theta_1(s_j) = 0$ and $\sum_j a_jF(s_j) = 0$,
-and $v$ is parallel to $\bar x_+ - \bar x_-$. So $s_+ - s_- = \pm D$ with $D = \|\bar x_+ - \bar x_-\|$, and
+**Bias trained, two clusters.** At a critical point of the joint flow both $\sum_j a_j\theta_1(s_j) = 0$ and
+$\sum_j a_jF(s_j) = 0$, and $v$ is parallel to $\bar x_+ - \bar x_-$. So $s_+ - s_- = \pm D$ with
+$D = \|\bar x_+ - \bar x_-\|$, and
 
 $$\frac{F}{\theta_1}(s_-\pm D) = \frac{F}{\theta_1}(s_-), \qquad
   \frac{a_-}{a_+} = \frac{\theta_1(s_+)}{\theta_1(s_-)}:$$
@@ -17,6 +18,14 @@ $$s_\mu a_+\theta_1(s_+)\|\bar x_+\| + a_+\theta_2(s_+) = a_-\theta_2(s_-), \qqu
 
 (Eqns 5, 66-74). The remainder is a vector of second order; the paper's scalar factor $1 + \lambda$ does not describe
 it. A trained bias has no reason to stop at $\xi^*$, so the theorem needs it frozen.
+
+**Bias frozen at $\xi$, any number of clusters.** The weights rest where
+
+$$\sum_j a_j\theta_1(s_j)\,\bar x_j + \Big(\sum_j a_j\theta_2(s_j)\Big)\frac{v}{\|v\|} = 0,$$
+
+so $v$ lies in the span of the centers unless both sums vanish. Around such a point $\dot v = -C(v - \mu)$ up to second
+order, with $C$ minus the derivative of the field by $v$ (`Mixture.jacobian`). With more than two clusters it is a
+general symmetric matrix, so the directions across $\mu$ have rates of their own.
 """
 
 from dataclasses import dataclass, replace
@@ -24,15 +33,16 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
+from scipy import optimize
 from scipy.optimize import elementwise
 
 from joma.errors import AssumptionError, finite, positive, shaped, within
 from joma.theory.activations import Activation, relu
 from joma.theory.hyperplane import mean_activation, mean_ratio, mean_ratio_slope, theta1, theta1_slope, theta2
 from joma.theory.isotropic import Isotropic
-from joma.theory.mixture import Mixture, Noise
+from joma.theory.mixture import Mixture, Noise, spanned, spread_directions
 from joma.theory.radial import Function
-from joma.types import Real, Tabular, keep
+from joma.types import Real, Tabular, as_columns, keep
 
 REACH = 1e4  # how far out solutions are looked for, in units of E|y| + D
 NUM_POINTS = 2001  # points of the grid that brackets them; two solutions between neighbours would be missed
@@ -42,6 +52,10 @@ SPREAD = 15.0  # half-width of the grid before sinh: the innermost step is about
 FLAT = 1e-8  # mean slope of F/θ₁ below which it counts as constant: above the rounding of a radial profile ...
 FLAT_POINTS = 10  # ... if so at this many neighbours on the grid: around a pair it is at one or two
 RATIO_TOLERANCE = 1e-9  # relative difference up to which a mixture has the forced ratio of weights
+NUM_STARTS = 128  # directions of (v, ξ) from which rest points are looked for
+RESIDUAL = 1e-10  # largest entry of v̇ at a rest point, over the sizes of its parts
+SAME = 1e-6  # relative distance below which two rest points are one
+FARTHEST = 1e4  # norm of μ over |ξ| beyond which a root is a direction in which the field only fades
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,10 +203,7 @@ def straddling_distance(noise: Isotropic, activation: Activation = relu) -> floa
     zero = np.zeros(1)
     roots = all_roots(lambda s: _misalignment(noise, noise, s, zero, activation), grid[grid < -grid.max() / REACH**2])
     if roots.size == 0:
-        raise AssumptionError(
-            "s₊ > 0 > s₋ needs F/θ₁ to come back to its value at 0 on the left: it does not for this distribution. "
-            "Use one with a power tail, for example StudentT(dof=3)."
-        )
+        raise AssumptionError("F/θ₁ does not come back to its value at 0. Use a power tail, as of StudentT(dof=3).")
     return float(-roots.max())
 
 
@@ -281,23 +292,13 @@ class LinearisedFlow:
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, " n"]:
-        """Eigenvalues of C(μ), the one along μ first."""
+        """Eigenvalues of C(μ), the one along μ first; where all are positive, distances from μ decay at these rates."""
         return np.array([self.along] + [self.across] * (self.mu.size - 1))
 
     @property
     def stable(self) -> bool:
         """Whether C(μ) is positive definite, so that the flow returns to μ from nearby."""
         return bool((self.eigenvalues > 0).all())
-
-    @property
-    def decay_rates(self) -> Float[np.ndarray, " n"]:
-        """Rates at which distances from μ decay, the one along μ first: the eigenvalues, if all are positive."""
-        if not self.stable:
-            raise AssumptionError(
-                f"Decay rates need a stable critical point: C(μ) has the eigenvalue {self.eigenvalues.min():.6g}. "
-                "Look at `eigenvalues` instead, or take another critical point."
-            )
-        return self.eigenvalues
 
     def field(self, v: Float[np.ndarray, "*T n"]) -> Float[np.ndarray, "*T n"]:
         r"""$\dot v = C(\mu)(\mu - v)$."""
@@ -413,8 +414,83 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
         for s_minus in all_roots(partial(imbalance, orientation=orientation), grid)
     ]
     if not found:
-        raise AssumptionError(
-            f"Theorem 3 needs a critical point μ ≠ 0: there is none at ξ = {xi:g} for the weights {mixture.weights}. "
-            "Change the sign of `xi`, or make a₋ larger."
-        )
+        raise AssumptionError(f"Theorem 3 needs a critical point, got none at ξ = {xi:g}. Flip its sign, or raise a₋.")
     return tuple(sorted(found, key=lambda point: point.norm))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestPoint:
+    """A point at which the weights of a node rest while its bias is held."""
+
+    mixture: Mixture
+    xi: float
+    """The bias."""
+    mu: Float[np.ndarray, " n"]
+    """The weights."""
+
+    @property
+    def matrix(self) -> Float[np.ndarray, "n n"]:
+        r"""$C$ of the linear flow $\dot v = C(\mu - v)$ around the point."""
+        return -self.mixture.jacobian(self.mu, self.xi)[:-1, :-1]
+
+    @property
+    def eigenvalues(self) -> Float[np.ndarray, " n"]:
+        """Rates at which offsets shrink, ascending; a negative one grows."""
+        return np.linalg.eigvalsh(self.matrix)
+
+    @property
+    def stable(self) -> bool:
+        """Whether every offset shrinks."""
+        return bool((self.eigenvalues > 0).all())
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return one row: the weights, the bias and the rates."""
+        return as_columns({"mu": self.mu[None], "xi": self.xi, "rate": self.eigenvalues[None]})
+
+
+def rest_points(mixture: Mixture, xi: float) -> tuple[RestPoint, ...]:
+    r"""Critical points of $v$ in the span of the centers with the bias frozen at `xi`, by ascending $\|\mu\|$.
+
+    Newton's method from directions spread over the sphere of $(v, \xi)$. For two clusters, one at the origin, these are
+    the points of `critical_points`, which brackets every root; with more clusters a root that no start reaches is
+    missed. Hypotheses: a homogeneous activation with a kink, and $\xi \ne 0$.
+
+    Args:
+        mixture: Any number of clusters.
+        xi: Where the bias is held.
+
+    >>> from joma.theory.isotropic import Gaussian
+    >>> centers = np.array([[1.0, 0.2], [0.3, 1.1], [0.0, 0.0]])
+    >>> mixture = Mixture(centers=centers, weights=np.array([1.0, 0.8, -6.0]), noise=Gaussian(dim=2))
+    >>> [point] = rest_points(mixture, xi=-1.0)
+    >>> point.mu.round(4), point.stable
+    (array([0.7693, 0.7013]), True)
+    """
+    xi = float(finite("xi", xi))
+    if xi == 0 or mixture.kink == 0:
+        raise AssumptionError(
+            f"Isolated critical points need ξ ≠ 0 and an activation with a kink, got ξ = {xi:g} and "
+            f"{mixture.activation.name!r}. At ξ = 0 the field depends on the direction of v alone."
+        )
+    basis = spanned(mixture.centers)
+    starts = spread_directions(basis.shape[1] + 1)
+    starts = starts[starts[:, -1] * xi > 0][:NUM_STARTS]
+    sizes = np.linalg.norm(mixture.centers, axis=1)
+
+    def imbalance(x: np.ndarray) -> np.ndarray:
+        """What remains of v̇, over the sum of its parts: it does not fade where the node is hardly active."""
+        pull, push = mixture.parts(basis @ x, xi)
+        parts = np.abs(pull) @ sizes + np.abs(push).sum()
+        if parts < TAIL:
+            return np.ones_like(x)
+        return (pull @ mixture.centers @ basis + push.sum() * x / np.linalg.norm(x)) / parts
+
+    found: list[np.ndarray] = []
+    for start in abs(xi) * starts[:, :-1] / np.abs(starts[:, -1:]):
+        root = optimize.root(imbalance, start, tol=1e-13)
+        size = float(np.linalg.norm(root.x))
+        is_root = 0 < size < FARTHEST * abs(xi) and np.abs(imbalance(root.x)).max() < RESIDUAL
+        if is_root and all(np.linalg.norm(root.x - each) > SAME * size for each in found):
+            found.append(root.x)
+    points = [RestPoint(mixture=mixture, xi=xi, mu=basis @ x) for x in found]
+    return tuple(sorted(points, key=lambda point: float(np.linalg.norm(point.mu))))

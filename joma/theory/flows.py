@@ -32,6 +32,9 @@ from joma.theory.mixture import Mixture, two_clusters
 from joma.theory.winner_take_all import LinearFlow
 from joma.types import BlowUp, keep
 
+Tokens = Float[np.ndarray, " M"]
+"""A number for each token."""
+
 DECOUPLED = {"lband": 1, "uband": 1}
 """A token's v and z see each other and no other token's: the Jacobian has one diagonal on either side."""
 LARGEST = 1e150  # size beyond which a number cannot be squared; exponential growth gets there, a blow-up does not
@@ -59,12 +62,12 @@ class JointFlow(ABC):
     }
     """What Theorem 1 says is conserved, for one hidden node; for softmax its assumption-free part."""
 
-    targets: Float[np.ndarray, " M"]
+    targets: Tokens
     r"""Saliencies $\Delta$, targets $\mu$, or the center of the positive cluster."""
     attention: Attention
-    v0: Float[np.ndarray, " M"]
+    v0: Tokens
     """Start of v."""
-    z0: Float[np.ndarray, " M"] | None = None
+    z0: Tokens | None = None
     """Start of z; when None the one that makes Theorem 1's constant zero (zero under softmax attention)."""
     rate_ratio: float = 1.0
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
@@ -114,9 +117,7 @@ class JointFlow(ABC):
         return z / self.attention.temperature
 
     @classmethod
-    def default_start(
-        cls, targets: Float[np.ndarray, " M"], attention: AttentionKind, activation: str
-    ) -> Float[np.ndarray, " M"]:
+    def default_start(cls, targets: Tokens, attention: AttentionKind, activation: str) -> Tokens:
         """Default start of v: zero as in the paper, unless linear attention or ReLU would stay there."""
         stays_at_zero = attention is AttentionKind.LINEAR or activation == relu.name
         return cls.start_size * np.sign(targets) * stays_at_zero
@@ -130,7 +131,7 @@ class JointFlow(ABC):
         states = self.exact(t)
         return None if states is None else states["v"]
 
-    def limits(self) -> Float[np.ndarray, " M"] | None:
+    def limits(self) -> Tokens | None:
         """Where v ends according to the theory; None where it ends nowhere or nothing is known."""
         return None
 
@@ -156,9 +157,9 @@ class JointFlow(ABC):
 class TokenwiseFlow(JointFlow):
     """A flow under linear or exp attention, where every token has its own attention $b_l = σ(z_l/T)/A$."""
 
-    @abstractmethod
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-        r"""$q$, the velocity of v for each unit of attention."""
+    def push(self, v: Tokens, b: Tokens) -> Tokens:
+        r"""$q$, the velocity of v for each unit of attention: $\mu - v$ for flows that do not say otherwise."""
+        return self.targets - v
 
     def field(self, t: float, state: State) -> State:
         r"""$\dot v = b\circ q$ and $\dot z = (\eta_z/\eta_w)\,\partial b/\partial z\circ v\circ q$."""
@@ -196,7 +197,7 @@ class RelaxingFlow(TokenwiseFlow):
         with np.errstate(over="ignore"):  # weights too large to be squared
             return {"v": v, "z": self.tied.logits(v)}
 
-    def limits(self) -> Float[np.ndarray, " M"]:
+    def limits(self) -> Tokens:
         """The critical point."""
         return self.tied.critical_point()
 
@@ -231,7 +232,7 @@ class SaliencyFlow(TokenwiseFlow):
 
     activation: Activation = linear
 
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    def push(self, v: Tokens, b: Tokens) -> Tokens:
         r"""$\Delta\circ\phi'(v\circ b)$."""
         return self.targets * self.activation.derivative(v * b)
 
@@ -258,7 +259,7 @@ class SaliencyFlow(TokenwiseFlow):
         largest = max(np.abs(values).max() for values in self.start_state.values())
         return float(np.log(LARGEST / largest) / np.abs(self._growth_rates).max())
 
-    def limits(self) -> Float[np.ndarray, " M"] | None:
+    def limits(self) -> Tokens | None:
         """Values at the blow-up of Theorem 2, infinite for the winner; other saliency flows end nowhere."""
         return self.theorem2.limits()[0] if self.is_theorem2 else None
 
@@ -280,7 +281,7 @@ class SaliencyFlow(TokenwiseFlow):
         return self.attention.kind is AttentionKind.EXP and self.activation.name == linear.name
 
     @property
-    def _growth_rates(self) -> Float[np.ndarray, " M"]:
+    def _growth_rates(self) -> Tokens:
         return self.targets * np.sqrt(self.rate_ratio) / (self.attention.normalisation * self.attention.temperature)
 
     @cached_property
@@ -310,7 +311,7 @@ class SoftmaxSaliencyFlow(JointFlow):
         return (1 - BACKGROUND) * np.eye(self.targets.size) + BACKGROUND / self.targets.size
 
     @cached_property
-    def gradients(self) -> Float[np.ndarray, " M"]:
+    def gradients(self) -> Tokens:
         r"""$\gamma_i$, the backpropagated gradient of each sample times its probability."""
         return (self.targets - BACKGROUND * self.targets.mean()) / (1 - BACKGROUND)
 
@@ -336,10 +337,6 @@ class PrintedFlow(RelaxingFlow):
 
     tied_class = ConvergenceFlow
 
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-        r"""$\mu - v$."""
-        return self.targets - v
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlow(RelaxingFlow):
@@ -347,7 +344,7 @@ class ModelFlow(RelaxingFlow):
 
     tied_class = AttentionFlow
 
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    def push(self, v: Tokens, b: Tokens) -> Tokens:
         r"""$\mu - v\circ b$, zero at $v^* = \operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$."""
         return self.targets - v * b
 
@@ -399,12 +396,8 @@ class LinearPrintedFlow(TokenwiseFlow):
     attentions = (AttentionKind.LINEAR,)
     coupling = DECOUPLED
 
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
-        r"""$\mu - v$."""
-        return self.targets - v
-
     @cached_property
-    def charges(self) -> Float[np.ndarray, " M"]:
+    def charges(self) -> Tokens:
         r"""$c = z^2 - (\eta_z/\eta_w)v^2$ at the start."""
         return np.zeros_like(self.v0) if self.z0 is None else self.z0**2 - self.rate_ratio * self.v0**2
 
@@ -426,7 +419,7 @@ class LinearPrintedFlow(TokenwiseFlow):
         v = flow.solution(t)
         return {"v": v, "z": flow.logits(v)}
 
-    def limits(self) -> Float[np.ndarray, " M"] | None:
+    def limits(self) -> Tokens | None:
         r"""$\mu$, where it is reached."""
         return self.targets if self.reaches_targets else None
 
@@ -460,7 +453,7 @@ class NormalisedFlow(JointFlow):
         v_dot = (self.targets - v) * self.attention.scores(z, np.ones_like(z), checked=False)
         return {"v": v_dot, "z": 2 * self.rate_ratio * v * v_dot}
 
-    def limits(self) -> Float[np.ndarray, " M"]:
+    def limits(self) -> Tokens:
         r"""$\mu$."""
         return self.targets
 
@@ -500,14 +493,14 @@ class ClusterFlow(TokenwiseFlow):
         """The clusters."""
         return two_clusters(self.targets, a_minus=self.negative_weight, noise=Gaussian(dim=self.targets.size))
 
-    def push(self, v: Float[np.ndarray, " M"], b: Float[np.ndarray, " M"]) -> Float[np.ndarray, " M"]:
+    def push(self, v: Tokens, b: Tokens) -> Tokens:
         r"""$\Phi(v\circ b)$."""
         u = v * b
         if not np.isfinite(u).all():  # a trial step over a blow-up, which the integrator will take back
             return np.full_like(u, np.nan)
         return self.mixture.field(u, self.bias)[0]
 
-    def limits(self) -> Float[np.ndarray, " M"] | None:
+    def limits(self) -> Tokens | None:
         r"""$\operatorname{sgn}(\mu)\sqrt{W(A^2\mu^2)}$ for the stable critical point $\mu$ of Theorem 3."""
         return None if self._attractor is None else self._attractor[0].critical_point()
 
@@ -552,14 +545,16 @@ TITLES = {
 """The same in words, for headings."""
 
 
-def flow_class(name: str, attention: AttentionKind | None = None) -> type[JointFlow]:
+def flow_class(name: str, attention: str | None = None) -> type[JointFlow]:
     """Return the class of a named flow for the attention asked for, its default where None.
 
-    >>> flow_class("saliency", AttentionKind.SOFTMAX).__name__
+    >>> flow_class("saliency", "softmax").__name__
     'SoftmaxSaliencyFlow'
     """
     if name not in FLOWS:
         raise UnknownNameError("flow", name, FLOWS)
+    if attention not in (None, *AttentionKind):
+        raise UnknownNameError("attention", str(attention), [kind.value for kind in AttentionKind])
     for cls in FLOWS[name]:
         if attention is None or attention in cls.attentions:
             return cls

@@ -82,9 +82,7 @@ def gate_mass(p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kink
     >>> gate_mass(Gaussian(), np.array([0.0, 1.0]), norm=2.0, psi=sigmoid).round(6)
     array([0.151426, 0.140498])
     """
-    if isinstance(psi, Activation) and psi.slopes is not None:
-        return np.asarray(theta1(p, _distance(r, norm), psi))
-    return _expectation(p, r, norm, psi, kinks, moment=0)
+    return _expectation(p, r, norm, psi, kinks, theta1, moment=0)
 
 
 def gate_moment(p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, kinks: Kinks = (0.0,)) -> np.ndarray:
@@ -92,30 +90,25 @@ def gate_moment(p: Isotropic, r: Real, *, norm: Real = 1.0, psi: Gate = relu, ki
 
     Arguments as for `gate_mass`. Not negative where $\psi$ increases; needs a finite mean.
     """
+    return _expectation(p, r, norm, psi, kinks, theta2, moment=1)
+
+
+def _expectation(
+    p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: Kinks, closed: Callable[..., np.ndarray], *, moment: int
+) -> np.ndarray:
+    r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$, closed for two slopes, else by panels graded towards the kinks."""
+    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
     if isinstance(psi, Activation) and psi.slopes is not None:
-        return np.asarray(theta2(p, _distance(r, norm), psi))
-    return _expectation(p, r, norm, psi, kinks, moment=1)
-
-
-def _distance(r: Real, norm: Real) -> np.ndarray:
-    r"""$s = r/\|v\|$; a vector of length zero leaves every point on the side of r."""
-    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        return np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf))
-
-
-def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: Kinks, *, moment: int) -> np.ndarray:
-    r"""$\int y^{moment}\,\psi(\|v\|y+r)\,p(y)\,dy$ by panels graded towards the kinks, in chunks of (r, norm)."""
-    r, norm = broadcast(r=finite("r", r), norm=within("norm", norm, 0, np.inf)).values()
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            # A vector of length zero leaves every point on the side of r.
+            return closed(p, np.where(norm > 0, r / norm, np.where(r > 0, np.inf, -np.inf)), psi)
     beyond = p.upper_moment(p.table.end) if moment else p.cdf(-p.table.end)
 
     def gate(x: np.ndarray) -> np.ndarray:
         values = evaluate(psi.derivative if isinstance(psi, Activation) else psi, x)
         if not np.isfinite(values).all():
-            raise ValueError(
-                f"`psi` must be finite everywhere, got {values[~np.isfinite(values)].flat[0]} at "
-                f"{x[~np.isfinite(values)].flat[0]:g}. Give it a value there."
-            )
+            value, place = (array[~np.isfinite(values)].flat[0] for array in (values, x))
+            raise ValueError(f"`psi` must be finite everywhere, got {value} at {place:g}. Give it a value there.")
         return values
 
     def at(r: np.ndarray, norm: np.ndarray) -> np.ndarray:
@@ -128,8 +121,7 @@ def _expectation(p: Isotropic, r: Real, norm: Real, psi: Gate, kinks: Kinks, *, 
         return total
 
     parts = np.array_split(np.arange(r.size), 1 + r.size * p.table.coefficients.size // CHUNK)
-    # Overflow inside a gate that saturates, such as 1/cosh², is a zero.
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # inside a gate that saturates, such as 1/cosh²
         return np.concatenate([at(r.ravel()[part], norm.ravel()[part]) for part in parts]).reshape(r.shape)
 
 
@@ -173,23 +165,13 @@ def half_space_mean(
     array([0.239365, 0.319154])
     """
     v, center = shaped("*B M, M", v=v, center=center)
-    R = np.eye(center.size) if basis is None else finite("basis", basis)
-    if R.shape != (center.size, p.dim):
-        raise ValueError(
-            f"`basis` must have shape ({center.size}, {p.dim}), the size of `center` by the dimension of the "
-            f"distribution; got {R.shape}. Pass orthonormal columns, or a distribution of that dimension."
-        )
+    R = shaped(f"{center.size} {p.dim}", basis=np.eye(center.size) if basis is None else basis)
     gap = np.abs(R.T @ R - np.eye(p.dim)).max()
     if gap > ORTHONORMAL:
-        raise AssumptionError(
-            f"Lemma 1 needs orthonormal columns: max |RᵀR - I| is {gap:.1e}, tolerance {ORTHONORMAL:.0e}. "
-            "Orthogonalise `basis`, for example by `numpy.linalg.qr`."
-        )
+        raise AssumptionError(f"Lemma 1 needs orthonormal columns, got max |RᵀR - I| = {gap:.1e}. Orthogonalise them.")
     inside = v @ R
-    norm = np.linalg.norm(inside, axis=-1)
-    r = v @ center + finite("xi", xi)
-    mass = gate_mass(p, r, norm=norm, psi=psi, kinks=kinks)
-    moment = gate_moment(p, r, norm=norm, psi=psi, kinks=kinks)
+    norm, r = np.linalg.norm(inside, axis=-1), v @ center + finite("xi", xi)
+    mass, moment = (gate(p, r, norm=norm, psi=psi, kinks=kinks) for gate in (gate_mass, gate_moment))
     length = norm[..., None]
     direction = np.divide(inside @ R.T, length, out=np.zeros_like(v), where=length > 0)
     return GatedMean(mass=mass, mean=mass[..., None] * center + moment[..., None] * direction)
@@ -212,15 +194,12 @@ def theta1_inverse(p: Isotropic, y: Real, phi: Activation = relu) -> np.ndarray:
     """
     c_minus, c_plus = phi.require_homogeneous("The inverse of θ₁")
     if c_minus == c_plus:
-        raise AssumptionError(
-            f"The inverse of θ₁ needs a kink: {phi.name!r} has c₋ = c₊ = {c_plus:g} and θ₁ is constant. "
-            "Use slopes that differ."
-        )
+        raise AssumptionError(f"The inverse of θ₁ needs a kink, got c₋ = c₊ = {c_plus:g}. Use slopes that differ.")
     share = (finite("y", y) - c_minus) / (c_plus - c_minus)
     if ((share <= 0) | (share >= 1)).any():
+        ends = f"{min(c_minus, c_plus):g} and {max(c_minus, c_plus):g}"
         raise ValueError(
-            f"`y` must lie strictly between {min(c_minus, c_plus):g} and {max(c_minus, c_plus):g}, where θ₁ takes its "
-            f"values; got {np.min(y):g} to {np.max(y):g}. Leave the ends out."
+            f"`y` must lie strictly between {ends}, got {np.min(y):g} to {np.max(y):g}. Leave the ends out."
         )
 
     def excess(distance: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -333,10 +312,7 @@ def _slope_by_r(
         norm = positive("norm", norm)
         return np.asarray(closed(p, finite("r", r) / norm, phi) / norm)
     if phi.curvature is None:
-        raise AssumptionError(
-            f"The slope of a mean gate needs φ'' or a homogeneous activation; {phi.name!r} has neither. "
-            "Pass `curvature` to the Activation."
-        )
+        raise AssumptionError(f"The slope of a mean gate needs φ'', which {phi.name!r} lacks. Pass its `curvature`.")
     return mean(p, r, norm=norm, psi=phi.curvature, kinks=())
 
 
@@ -352,8 +328,8 @@ def gate_level(p: Isotropic, y: Real, *, norm: Real = 1.0, phi: Activation) -> n
     if not np.all(bracket.success):
         wrong = y[~np.asarray(bracket.success)].flat[0]
         raise AssumptionError(
-            f"G needs a mean gate that passes every level: none of {phi.name!r} was found at {wrong:g}. "
-            "Use a convex activation such as `softplus` or `relu`, and levels between its two limits."
+            f"G needs a mean gate that passes every level, and {phi.name!r} was not found at {wrong:g}. Use a convex "
+            "activation such as `softplus` or `relu`, and levels between its two limits."
         )
     return np.asarray(elementwise.find_root(excess, bracket.bracket, args=(y, norm)).x)
 

@@ -16,6 +16,8 @@ Field = Callable[[float, State], Mapping[str, np.ndarray]]
 """Time and named states in, the time derivative of each state out."""
 
 TOLERANCE = 1e-12  # default relative and absolute tolerance: tight enough that a closed form is judged, not the solver
+STIFF: dict[str, Any] = {"method": "LSODA", "atol": 1e-13}
+"""Options for flows whose rates differ by orders of magnitude: those of attention, once a token has settled."""
 
 FEWEST_TIMES = 2
 EVENT = 1  # `solve_ivp`'s status for a terminal event

@@ -79,10 +79,7 @@ class Invariant:
         squared_norms = np.diag(self.gram)
         overlap = float(np.abs(self.gram - np.diag(squared_norms)).max())
         if overlap > ORTHOGONALITY * squared_norms.max():
-            raise AssumptionError(
-                f"Thm. 1 needs orthogonal embeddings: max |u_l·u_l'| is {overlap:.1e}. "
-                "Orthogonalise them, or use `total`, the sum over tokens, which any embeddings conserve."
-            )
+            raise AssumptionError(f"Thm. 1 needs orthogonal embeddings: max |u_l·u_l'| is {overlap:.1e}. Use `total`.")
         return scale / squared_norms
 
     def logits(

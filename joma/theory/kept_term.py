@@ -2,7 +2,7 @@ r"""What the paper drops on its way to Eqn 6: $\beta_2\mu\mu^\top$ of Theorem 3'
 
 **Without attention** $\dot v = C(\mu - v)$ from zero stays on the line of $\mu$, an eigenvector of C:
 $v = (1 - e^{-\lambda_\mu t})\,\mu$ with $\lambda_\mu = \beta_1 + \beta_2\|\mu\|^2$. The term then changes the unit of
-time from $1/\beta_1$ to $1/\lambda_\mu$, and nothing else.
+time from $1/\beta_1$ to $1/\lambda_\mu$, and nothing else. `LinearisedFlow` is this flow.
 
 **With attention,** $\dot v = e^{v^2/2}\circ C(\mu - v)$, it couples the tokens. With $a = e^{\mu^2/2}$ the rates at
 $\mu$ are the eigenvalues of $\mathrm{diag}(a)\,C$, a rank-one change of $\beta_1a$. They interlace with $\beta_1a$, so
@@ -19,15 +19,12 @@ import numpy as np
 from jaxtyping import Float
 
 from joma.errors import AssumptionError, broadcast, finite, positive, shaped
-from joma.theory.convergence import ConvergenceFlow, times
-from joma.theory.integrate import integrate
+from joma.theory.convergence import ConvergenceFlow
+from joma.theory.integrate import STIFF, integrate
 from joma.theory.rebound import attention_entropy
 from joma.types import Real, Tabular
 
-__all__ = ["DroppedTerm", "dropped_term", "kept_field", "kept_gaps", "kept_rates", "kept_uniform"]
-
-KEPT: dict[str, float | str] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
-"""How the flow with the term is integrated: its rates differ by $e^{\\mu^2/2}$."""
+Tokens = Float[np.ndarray, "... M"]
 
 
 def _matrix(mu: np.ndarray, beta1: Real, beta2: Real) -> np.ndarray:
@@ -39,21 +36,7 @@ def _matrix(mu: np.ndarray, beta1: Real, beta2: Real) -> np.ndarray:
     return np.asarray(beta1 * np.eye(mu.shape[-1]) + beta2 * mu[..., :, None] * mu[..., None, :])
 
 
-def kept_uniform(t: Real, mu: Float[np.ndarray, " M"], beta1: float, beta2: float) -> Float[np.ndarray, "... M"]:
-    r"""Return $v(t) = (1 - e^{-(\beta_1 + \beta_2\|\mu\|^2)t})\,\mu$: from zero without attention, term included.
-
-    >>> kept_uniform(np.array([0.0, 1.0]), np.array([1.0, 2.0]), 1.0, -0.1).round(4)
-    array([[0.    , 0.    ],
-           [0.3935, 0.7869]])
-    """
-    mu = shaped("M", mu=mu)
-    along = float(mu @ _matrix(mu, beta1, beta2) @ mu / (mu @ mu))
-    return -np.expm1(-along * times(t)[..., None]) * mu
-
-
-def kept_field(
-    v: Float[np.ndarray, "... M"], mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real
-) -> Float[np.ndarray, "... M"]:
+def kept_field(v: Tokens, mu: Tokens, beta1: Real, beta2: Real) -> Tokens:
     r"""Return $\dot v = e^{v^2/2}\circ C(\mu)(\mu - v)$; Eqn 6 in units of $1/\beta_1$ where $\beta_2 = 0$."""
     v, mu = broadcast(v=finite("v", v), mu=finite("mu", mu)).values()
     gap = (_matrix(mu, beta1, beta2) @ (mu - v)[..., None])[..., 0]
@@ -61,7 +44,7 @@ def kept_field(
         return np.asarray(np.exp(np.square(v) / 2) * gap)
 
 
-def kept_rates(mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real) -> Float[np.ndarray, "... M"]:
+def kept_rates(mu: Tokens, beta1: Real, beta2: Real) -> Tokens:
     r"""Return the rates at $\mu$, ascending: the eigenvalues of $\mathrm{diag}(e^{\mu^2/2})\,C(\mu)$.
 
     They interlace with $\beta_1e^{\mu_l^2/2}$: for $\beta_2 > 0$ each lies between its counterpart and the next, for
@@ -77,7 +60,7 @@ def kept_rates(mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real) -> Floa
     return np.linalg.eigvalsh(root[..., :, None] * _matrix(mu, beta1, beta2) * root[..., None, :])
 
 
-def kept_gaps(mu: Float[np.ndarray, "... M"], beta1: Real, beta2: Real) -> Float[np.ndarray, "... M"]:
+def kept_gaps(mu: Tokens, beta1: Real, beta2: Real) -> Tokens:
     r"""Return the final proportions of the gaps, $\delta_l/\delta_{l^*}$ over the most salient token $l^*$.
 
     $\delta_l \propto a_l/(\beta_1a_l - \lambda_1)$ for $\beta_2 \ne 0$; $|\mu_l|$ differ and none is zero. A negative
@@ -119,7 +102,7 @@ def dropped_term(mu: Float[np.ndarray, " M"], beta1: float, beta2: float, t: Flo
     mu = shaped("M", mu=mu)
     if not mu.all():
         raise AssumptionError("Gaps need targets other than zero. Leave those tokens out.")
-    run = integrate(lambda _, s: {"v": kept_field(s["v"], mu, beta1, beta2)}, {"v": np.zeros_like(mu)}, t, **KEPT)  # type: ignore[arg-type]
+    run = integrate(lambda _, s: {"v": kept_field(s["v"], mu, beta1, beta2)}, {"v": np.zeros_like(mu)}, t, **STIFF)
     kept, dropped = run["v"], ConvergenceFlow(mu=mu).solution(beta1 * run.t)
     entropies = {"entropy_kept": attention_entropy(kept), "entropy_dropped": attention_entropy(dropped)}
     return DroppedTerm(t=run.t, **entropies, gap_kept=1 - kept / mu, gap_dropped=1 - dropped / mu)

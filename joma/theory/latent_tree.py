@@ -103,10 +103,7 @@ def cooccurrence(H: Count, L: Count, rho: Real, rho0: Real) -> np.ndarray:
     H, L, rho, rho0 = broadcast(H=H, L=L, rho=rho, rho0=rho0).values()
     twice_on = _one_minus(rho, L - 1, rho0)
     if (twice_on == 0).any():
-        raise AssumptionError(
-            "Thm. 5 conditions on y_m = 1, which has probability ½(1 − ρ^(L−1) ρ₀) = 0 here. "
-            "Pass |rho| or |rho0| below 1."
-        )
+        raise AssumptionError("Thm. 5 conditions on y_m = 1, which has probability ½(1 − ρ^(L−1) ρ₀) = 0. Lower |rho|.")
     return np.asarray(1 - _one_minus(rho, 2 * H, 1.0) / (2 * twice_on))
 
 
@@ -121,15 +118,12 @@ def root_cooccurrence(L: int, rho: float, class_probabilities: Classes, zero_l: 
     0.18
     """
     p = distribution("class_probabilities", class_probabilities)
-    zero_l, zero_m = shaped(
-        f"{p.size}, {p.size}", zero_l=within("zero_l", zero_l, 0, 1), zero_m=within("zero_m", zero_m, 0, 1)
-    )
-    zeros = np.stack([zero_l, zero_m], axis=1)
+    zeros = np.stack(shaped(f"{p.size}, {p.size}", zero_l=zero_l, zero_m=zero_m), axis=1)
     rho_l, rho_m = root_parameter(p, zeros)
     t = float(within("rho", rho, -1, 1)) ** (int(whole("L", L, low=1)) - 1)
     shared = p @ (2 * zeros - 1).prod(axis=1)
     if t * rho_m == 1:
-        raise AssumptionError("Co-occurrence conditions on y_m = 1, which has probability 0 here. Lower `zero_m`.")
+        raise AssumptionError("Co-occurrence conditions on y_m = 1, which has probability 0. Lower `zero_m`.")
     return float((1 - t * (rho_l + rho_m) + t**2 * shared) / (1 - t * rho_m) / 2)
 
 
@@ -182,10 +176,8 @@ def _below_a_binary_ancestor(H: Count, L: Count) -> tuple[np.ndarray, np.ndarray
     H, L = broadcast(H=whole("H", H, low=0), L=whole("L", L, low=0)).values()
     bad = (H < 1) | (H > L - 1)
     if bad.any():
-        raise AssumptionError(
-            f"Thm. 5 needs a binary common ancestor, 1 ≤ H ≤ L − 1; got H = {H[bad][0]}, L = {L[bad][0]}. "
-            "For a common ancestor at the root use `root_cooccurrence` or a `LatentTree`."
-        )
+        needed = "Thm. 5 needs a binary common ancestor, 1 ≤ H ≤ L − 1"
+        raise AssumptionError(f"{needed}; got H = {H[bad][0]}, L = {L[bad][0]}. At the root use `root_cooccurrence`.")
     return H, L
 
 
@@ -246,10 +238,7 @@ class LatentTree:
         shaped(f"{parents.size}, {p.size} {self.tops.size}", rho=rho, zero_given_class=zero)
         edgeless = np.flatnonzero(parents <= ROOT)
         if (rho[edgeless] != 1).any():
-            raise ValueError(
-                f"`rho` must be 1 for the root and its children {edgeless.tolist()}, got {rho[edgeless].tolist()}: "
-                "their law is `zero_given_class`. Set these entries to 1."
-            )
+            raise ValueError(f"`rho` must be 1 for the root and its children, got {rho[edgeless].tolist()}. Set it.")
 
     @property
     def num_nodes(self) -> int:
@@ -295,14 +284,13 @@ class LatentTree:
             i, j = min(i, j), int(self.parents[max(i, j)])
         return i
 
-    def ancestor_heights(self, nodes: Int[np.ndarray, " n"] | None = None) -> Int[np.ndarray, "n n"]:
-        """Height H of the common ancestor of every pair of `nodes` (the leaves when None)."""
-        nodes = self._nodes(nodes)
-        is_above = self._is_above(nodes)
-        table = np.full((self.num_nodes, nodes.size), self.heights[ROOT])
+    def ancestor_heights(self) -> Int[np.ndarray, "n n"]:
+        """Height H of the common ancestor of every pair of leaves."""
+        is_above = self._is_above(self.leaves)
+        table = np.full((self.num_nodes, self.leaves.size), self.heights[ROOT])
         for node in range(1, self.num_nodes):
             table[node] = np.where(is_above[node], self.heights[node], table[self.parents[node]])
-        return table[nodes]
+        return table[self.leaves]
 
     def marginals(self, nodes: Int[np.ndarray, " n"] | None = None) -> Float[np.ndarray, "n 2"]:
         """Return [P[y=0], P[y=1]] of every one of `nodes` (the leaves when None)."""
@@ -387,8 +375,7 @@ class LatentTree:
         chance = self._laws[nodes, 1]
         if (chance == 0).any():
             raise AssumptionError(
-                f"Co-occurrence conditions on y_m = 1, but node {nodes[chance == 0][0]} is never 1. "
-                "Leave it out of `nodes`, or lower `rho` or `zero_given_class` above it."
+                f"Co-occurrence given y_m = 1: node {nodes[chance == 0][0]} is never 1. Leave it out."
             )
         return chance
 
@@ -407,21 +394,14 @@ def regular_tree(
     for each of the `depth - 1` levels of edges below the children of the root. `zero_given_class` holds
     P[y_1 = 0 | y_0 = k] for every class, or for every class and child of the root.
     """
-    if depth < 1:
-        raise ValueError(f"`depth` must be at least 1, got {depth}. Count the edges between the root and a leaf.")
-    fan_out = [branching] * depth if isinstance(branching, int) else list(branching)
-    by_level = within("rho", np.full(depth - 1, rho) if np.ndim(rho) == 0 else rho, -1, 1)
-    if len(fan_out) != depth or by_level.size != depth - 1 or min(fan_out) < 1:
-        raise ValueError(
-            f"A tree of depth {depth} needs {depth} positive branching numbers and {depth - 1} values of `rho`, "
-            f"got {fan_out} and {by_level.size}. Pass one number for all levels, or one for each."
-        )
-    parents, rhos, level = [NO_PARENT], [1.0], [ROOT]
-    for num_children, edge in zip(fan_out, (1.0, *by_level), strict=True):
-        first = len(parents)
+    depth = int(whole("depth", depth, low=1))
+    fan_out = whole("branching", broadcast(branching=np.asarray(branching), levels=np.empty(depth))["branching"], low=1)
+    by_level = within("rho", broadcast(rho=np.asarray(rho), edges=np.empty(depth - 1))["rho"], -1, 1)
+    parents, level = [NO_PARENT], range(1)
+    for num_children in fan_out:
         parents += [node for node in level for _ in range(num_children)]
-        level = list(range(first, len(parents)))
-        rhos += [float(edge)] * len(level)
+        level = range(level.stop, len(parents))
+    rhos = np.repeat([1.0, 1.0, *by_level], [1, *np.cumprod(fan_out)])
     return _tree(parents, rhos, class_probabilities, zero_given_class)
 
 
@@ -439,14 +419,11 @@ def nested_tree(children: Nested, rho: float, *, class_probabilities: Chances, z
         node = len(parents)
         parents.append(parent)
         pending += [(node, child) for child in reversed(below)]
-    rhos = [1.0 if parent <= ROOT else rho for parent in parents]
-    return _tree(parents, rhos, class_probabilities, zero_given_class)
+    return _tree(parents, np.where(np.less_equal(parents, ROOT), 1.0, rho), class_probabilities, zero_given_class)
 
 
-def _tree(parents: list[int], rhos: list[float], p: Chances, zero_given_class: Chances) -> LatentTree:
-    zero = finite("zero_given_class", zero_given_class)
+def _tree(parents: list[int], rho: np.ndarray, p: Chances, zero_given_class: Chances) -> LatentTree:
+    p, zero = np.asarray(p), finite("zero_given_class", zero_given_class)
     if zero.ndim == 1:
         zero = np.repeat(zero[:, None], parents.count(ROOT), axis=1)
-    return LatentTree(
-        parents=np.array(parents), rho=np.array(rhos), class_probabilities=np.asarray(p), zero_given_class=zero
-    )
+    return LatentTree(parents=np.array(parents), rho=rho, class_probabilities=p, zero_given_class=zero)

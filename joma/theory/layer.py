@@ -55,11 +55,6 @@ class Embeddings:
         """Q, called M_Q in the paper."""
         return self.queries.shape[1]
 
-    def orthonormality_gap(self) -> float:
-        r"""Return $\max|U^\top U - I|$ over contextual and query tokens together: zero under the paper's assumption."""
-        u = np.hstack([self.contextual, self.queries])
-        return float(np.abs(u.T @ u - np.eye(u.shape[1])).max())
-
     def contextual_part(self, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K M"]:
         r"""Return $v_k = U_C^\top w_k$."""
         return w @ self.contextual
@@ -73,15 +68,12 @@ def orthonormal_embeddings(num_contextual: int, num_queries: int, *, dim: int, r
     """Draw embeddings with orthonormal columns, in a random rotation of `dim` dimensions.
 
     >>> u = orthonormal_embeddings(4, 2, dim=8, rng=np.random.default_rng(0))
-    >>> u.orthonormality_gap() < 1e-15
+    >>> bool(np.abs(u.contextual.T @ u.contextual - np.eye(4)).max() < 1e-15)
     True
     """
     num_tokens = num_contextual + num_queries
     if not 0 < num_tokens <= dim:
-        raise AssumptionError(
-            f"Orthonormal embeddings of {num_tokens} tokens need as many dimensions, got `dim` {dim}. "
-            "Enlarge `dim`, or take fewer tokens."
-        )
+        raise AssumptionError(f"{num_tokens} orthonormal embeddings need as many dimensions, got {dim}. Enlarge `dim`.")
     u, _ = np.linalg.qr(rng.standard_normal((dim, num_tokens)))
     return Embeddings(contextual=u[:, :num_contextual], queries=u[:, num_contextual:])
 

@@ -14,22 +14,16 @@ $P(s, t)$, so that each layer adds one unit of time.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from joma.errors import AssumptionError, finite, shaped, whole, within
+from joma.errors import AssumptionError, shaped, whole, within
 from joma.theory.convergence import times
-from joma.theory.integrate import State, integrate
+from joma.theory.integrate import STIFF, State, integrate
 from joma.theory.rebound import entropy
 from joma.types import Real, as_columns, keep
-
-__all__ = ["LayerChain", "LayersRun", "uniform_fraction"]
-
-STIFF: dict[str, Any] = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13}
-"""How the layers are integrated: a learned one is stiff."""
 
 
 def uniform_fraction(t: Real, layer: Real) -> np.ndarray:
@@ -45,7 +39,7 @@ def uniform_fraction(t: Real, layer: Real) -> np.ndarray:
 class LayerChain:
     """Layers that learn together, each from what the one below has learned.
 
-    >>> run = LayerChain(mu=np.array([[3.0, 2.0], [3.0, 2.0], [3.0, 2.0]])).run(np.linspace(0.0, 4.0, 401))
+    >>> run = LayerChain(mu=np.array([[3.0, 2.0]] * 3)).run(np.linspace(0.0, 4.0, 401))
     >>> run.learned_at().round(2)
     array([0.49, 0.99, 1.47])
     """
@@ -81,7 +75,7 @@ class LayerChain:
                 boost = np.exp(self.gain * np.square(state["v"]) / 2)
             return {"v": (below[:, None] * self.mu - state["v"]) * boost}
 
-        run = integrate(field, {"v": np.zeros_like(self.mu)}, finite("t", t), **STIFF)
+        run = integrate(field, {"v": np.zeros_like(self.mu)}, t, **STIFF)
         return LayersRun(chain=self, t=run.t, v=run["v"])
 
 

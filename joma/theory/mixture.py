@@ -82,10 +82,7 @@ class Mixture:
             raise ValueError(f"`noise` must be one or {len(centers)}, one each; got {len(self.noises)}. Pass them all.")
         for noise in self.noises:
             if noise.dim != self.dim:
-                raise ValueError(
-                    f"`noise` must live in the {self.dim} dimensions of `centers`, got dim={noise.dim}. "
-                    f"Build it with dim={self.dim}."
-                )
+                raise ValueError(f"`noise` must have dim={self.dim} like `centers`, got dim={noise.dim}. Change it.")
 
     @property
     def num_clusters(self) -> int:
@@ -114,10 +111,7 @@ class Mixture:
         The positive cluster comes first, and the weights are $(a_+, -a_-)$.
         """
         if self.num_clusters != NUM_OPPOSED:
-            raise AssumptionError(
-                f"{statement} needs one positive and one negative cluster, got {self.num_clusters}. "
-                "Build the mixture with `two_clusters`."
-            )
+            raise AssumptionError(f"{statement} needs two clusters, got {self.num_clusters}. Use `two_clusters`.")
         if (self.centers[0] == self.centers[1]).all():
             raise AssumptionError(f"{statement} needs two centers that differ, got {self.centers[0]} twice. Move one.")
         return float(self.weights[0]), float(-self.weights[1])

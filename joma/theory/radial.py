@@ -42,9 +42,15 @@ TABLE_REACH = 1e25  # a density table ends at this multiple of the radius with m
 
 @cache
 def gauss(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on [0, 1]."""
-    nodes, weights = special.roots_legendre(order)
-    return (nodes + 1) / 2, weights / 2
+    """Gauss-Legendre nodes and weights on [0, 1], with a Newton step in extended precision.
+
+    The library's rule is off by some twenty roundings near the ends.
+    """
+    legendre = np.polynomial.Legendre.basis(order)
+    x = special.roots_legendre(order)[0].astype(np.longdouble)
+    x -= legendre(x) / legendre.deriv()(x)
+    weights = 2 / ((1 - x**2) * legendre.deriv()(x) ** 2)
+    return ((x + 1) / 2).astype(np.float64), (weights / 2).astype(np.float64)
 
 
 @cache

@@ -89,7 +89,7 @@ class SimulationConfig:
 
     def __post_init__(self) -> None:
         keep(self, **{name: _plain(name, getattr(self, name)) for name in ("targets", "v0", "z0")})
-        cls = self._flow_class()
+        cls = flow_class(self.flow, self.attention)
         if self.activation is not None and activation(self.activation).name not in cls.activations:
             known = f"only {' or '.join(cls.activations)}" if cls.activations else "no choice"
             raise ValueError(
@@ -111,7 +111,7 @@ class SimulationConfig:
 
     def build(self) -> JointFlow:
         """Return the flow, with laws drawn and defaults filled in."""
-        cls = self._flow_class()
+        cls = flow_class(self.flow, self.attention)
         kind = cls.attentions[0] if self.attention is None else AttentionKind(self.attention)
         temperature = cls.default_temperature if self.temperature is None else self.temperature
         attention = Attention(kind=kind, temperature=temperature, normalisation=self.normalisation)
@@ -128,12 +128,6 @@ class SimulationConfig:
     def log_time(self, flow: JointFlow) -> bool:
         """Whether the reported times of the flow are evenly spaced in their logarithm."""
         return (self.spacing or ("log" if flow.settles else "linear")) == "log"
-
-    def _flow_class(self) -> type[JointFlow]:
-        kinds = [kind.value for kind in AttentionKind]
-        if self.attention not in (None, *kinds):
-            raise UnknownNameError("attention", str(self.attention), kinds)
-        return flow_class(self.flow, None if self.attention is None else AttentionKind(self.attention))
 
     def _num_components(self) -> int:
         if isinstance(self.targets, str):

@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from joma.data import arithmetic, json_tokens
-from joma.data.generated import GENERATED
+from joma.data.generated import GENERATED, generated_text
 
 SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
-GENERATORS = {"arithmetic": arithmetic, "json": json_tokens}
-both = pytest.mark.parametrize("name", GENERATORS)
+both = pytest.mark.parametrize("name", GENERATED)
 
 
 def trees_of(name, num, seed):
     """Each tree's words, types and nodes; the last tree may be cut."""
-    found, language = GENERATORS[name](num, seed=seed), GENERATED[name]
+    found, language = generated_text(name, num, seed=seed), GENERATED[name]
     words = [language.vocabulary[token] for token in found.tokens]
     ends = [place + 1 for place, word in enumerate(words) if word == language.end(["1", "+", "1"])[-1]]
     for start, end in zip([0, *ends], ends, strict=False):
@@ -81,7 +79,7 @@ def test_trees_are_those_of_pythons_parser(name):
 
 @both
 def test_a_node_has_one_type_and_its_tokens_lie_together(name):
-    found = GENERATORS[name](5000, seed=2)
+    found = generated_text(name, 5000, seed=2)
     pairs = torch.stack([found.nodes, found.types.int()], dim=-1).flatten(0, 1).unique(dim=0)
     assert len(pairs) == len(found.nodes.unique())
     for nodes in found.nodes.T:
@@ -91,12 +89,11 @@ def test_a_node_has_one_type_and_its_tokens_lie_together(name):
 
 @both
 def test_texts_follow_their_seed_and_sizes_that_make_no_text_are_refused(name):
-    generate = GENERATORS[name]
-    first = generate(3000, seed=1)
-    assert torch.equal(generate(500, seed=1).tokens, first.tokens[:500])
-    assert not torch.equal(generate(3000, seed=2).tokens, first.tokens)
-    assert (generate(3000, seed=1, deepest=3).types >= 0).any(0).tolist() == [True, True, True]
+    first = generated_text(name, 3000, seed=1)
+    assert torch.equal(generated_text(name, 500, seed=1).tokens, first.tokens[:500])
+    assert not torch.equal(generated_text(name, 3000, seed=2).tokens, first.tokens)
+    assert (generated_text(name, 3000, seed=1, deepest=3).types >= 0).any(0).tolist() == [True, True, True]
     assert int(first.tokens.min()) == 1 and int(first.tokens.max()) == len(GENERATED[name].vocabulary) - 1
     for wrong in ({"num_tokens": 0}, {"seed": -1}, {"deepest": 1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            generate(**{"num_tokens": 10, "seed": 1} | wrong)
+            generated_text(name, **{"num_tokens": 10, "seed": 1} | wrong)

@@ -82,7 +82,7 @@ def test_runs_steps_and_sites_are_independent():
 def test_no_number_is_used_on_another_device():
     """A device without memory refuses tensors of the CPU, as any other would."""
     samples = TreeSampler.of(IRREGULAR, device="meta").sample(run_keys([1, 2], "meta"), 0, 5)
-    for tensor in (samples.label, samples.present, samples.tokens, samples.sequences, *samples.latents):
+    for tensor in (samples.label, samples.present, samples.tokens, *samples.latents):
         assert tensor.device.type == "meta"
 
 
@@ -137,16 +137,13 @@ def test_samples_are_those_of_a_walk_from_the_root_down_in_any_pack(tree, seeds,
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32))
-def test_tokens_name_the_leaf_and_its_value_and_sequences_the_set_of_ones(num_leaves, batch_size, seed):
+def test_tokens_name_the_leaf_and_its_value(num_leaves, batch_size, seed):
     present = np.random.default_rng(seed).random((2, batch_size, num_leaves)) < 0.5
     label = torch.zeros(2, batch_size, dtype=torch.int64)
     samples = TreeSamples(label=label, latents=(), present=torch.as_tensor(present))
-    assert samples.tokens.dtype == samples.sequences.dtype == torch.int64
-    for run, row in np.ndindex(2, batch_size):
-        ones = np.flatnonzero(present[run, row]).tolist()
-        tokens = [leaf if leaf in ones else num_leaves + leaf for leaf in range(num_leaves)]
-        assert samples.tokens[run, row].tolist() == tokens
-        assert samples.sequences[run, row].tolist() == [num_leaves] * (num_leaves - len(ones)) + ones
+    assert samples.tokens.dtype == torch.int64
+    leaf = np.arange(num_leaves)
+    np.testing.assert_array_equal(samples.tokens, np.where(present, leaf, num_leaves + leaf))
 
 
 # Classes at the root, and refusals

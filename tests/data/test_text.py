@@ -135,19 +135,9 @@ def test_a_part_without_tokens_is_told(folder, cache, split):
 
 
 SUBSTITUTIONS = [
-    (r"'", " ' "),
-    (r'"', ""),
-    (r"\.", " . "),
-    (r"<br />", " "),
-    (r",", " , "),
-    (r"\(", " ( "),
-    (r"\)", " ) "),
-    (r"!", " ! "),
-    (r"\?", " ? "),
-    (r";", " "),
-    (r":", " "),
-    (r"\s+", " "),
-]
+    (r"'", " ' "), (r'"', ""), (r"\.", " . "), (r"<br />", " "), (r",", " , "), (r"\(", " ( "), (r"\)", " ) "),
+    (r"!", " ! "), (r"\?", " ? "), (r";", " "), (r":", " "), (r"\s+", " "),
+]  # fmt: skip
 """The rules, one regular expression after the other."""
 written = st.text(alphabet=st.one_of(st.sampled_from("'\".,()!?;: \n\tabAB<br/>ΣİÉ0-@="), st.characters(codec="utf-8")))
 

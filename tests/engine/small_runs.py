@@ -13,25 +13,12 @@ DIVERGING_RATE = 1e200
 
 def config(seed=1, *, lr=1e-2, precision="float64", steps=12, schedule="constant", **training):
     """A network of two blocks with dropout on a hierarchy of six classes."""
-    model = DecoderConfig(
-        vocabulary=12,
-        width=8,
-        hidden=8,
-        depth=2,
-        heads=2,
-        dropout=0.1,
-        positions="none",
-        causal=False,
-        readout="class",
-        num_classes=4,
-    )
-    data = DataConfig(
-        data="hierarchy", num_latents=(4, 5), num_children=2, num_tokens=12, window=8, num_classes=4, batch=16
-    )
+    sizes = {"vocabulary": 12, "width": 8, "hidden": 8, "depth": 2, "heads": 2, "num_classes": 4}
+    data = {"num_latents": (4, 5), "num_children": 2, "num_tokens": 12, "window": 8, "num_classes": 4, "batch": 16}
     return RunConfig(
-        model=model,
+        model=DecoderConfig(**sizes, dropout=0.1, positions="none", causal=False, readout="class"),
         optimiser=OptimiserConfig(lr=lr, clip=1.0, schedule=schedule),
-        data=data,
+        data=DataConfig(data="hierarchy", **data),
         training=TrainingConfig(**{"steps": steps, "precision": precision, "measure_every": 4} | training),
         seed=seed,
     )

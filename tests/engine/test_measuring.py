@@ -1,6 +1,5 @@
 """What is measured of a pack is what naive code finds for each run alone."""
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,26 +12,27 @@ from engine.small_runs import config, pack
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
-from joma.engine.measuring import measure, stable_ranks
+from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
 from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, corpus_of, source_of
 from joma.engine.step import Stepper
-from joma.engine.values import ALL_HEADS, on_host
 from joma.metrics import METRICS
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
 from joma.store import read
 
+MEASURES = {
+    "norm": lambda squares: squares.sum().sqrt(),
+    "stable_rank": lambda squares: squares.sum() / squares[0],
+    "energy": lambda squares: squares[:4].sum() / squares.sum(),
+    "rest_rank": lambda squares: squares[1:].sum() / squares[1],
+}
+"""Of a matrix by its squared singular values."""
 SPECTRUM = ("stable_rank", "energy", "rest_rank")
 MOVES = {f"{kind}_{end}" for kind in ("gradient", "update") for end in ("norm", "stable_rank")}
 EVERY = {f"{kind}_{end}" for kind in ("gradient", "mean_gradient") for end in SPECTRUM}
 
 STATES = {"gram_drift", "layer_cosine", "entrance_cosine"}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def text_config(text, seed=1, **model):
 def measured(configs):
     """All values of runs at their start by (site, head, metric), a list over runs; with the pack's pieces."""
     source, stepper = source_of(configs), Stepper.of(configs, 5, 5)
-    found = measure(stepper.model, stepper.parameters, source, "float64")
+    found = measure(stepper.model, stepper.parameters, source, configs[0].training)
     keys = [(each.site, each.head, each.metric) for each in found]
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, on_host(found), strict=True)), stepper, source
@@ -128,7 +128,7 @@ def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
     together, stepper, source = measured(configs)
     for tensor in stepper.parameters.values():
         tensor[1].fill_(torch.nan)
-    beside_a_failed_one = measure(stepper.model, stepper.parameters, source, "float64")
+    beside_a_failed_one = measure(stepper.model, stepper.parameters, source, configs[0].training)
     numbers = on_host(beside_a_failed_one)
     for run in (0, 2):
         alone, _, _ = measured([configs[run]])
@@ -137,75 +137,60 @@ def test_runs_are_measured_as_if_alone_and_failed_neighbours_do_not_matter():
     assert all(np.isnan(values[1]) for values in numbers)
 
 
+def recorded(folder, own):
+    """The rows of one run."""
+    train_pack(Pack(runs=(Run(name="run", config=own),)), folder)
+    return read(folder / "run")
+
+
+def twins(own, due):
+    """At each step of `due`: the step, the weights at the start and now, a plain twin of them, and the batches."""
+    source, stepper = source_of([own]), Stepper.of([own], 6, 6)
+    start = {name: tensor[0].clone() for name, tensor in stepper.parameters.items()}
+    for step in range(max(due) + 1):
+        if step in due:
+            weights = {name: tensor[0] for name, tensor in stepper.parameters.items()}
+            yield step, start, weights, PlainDecoder(own.model).double().load(weights), source
+        stepper.advance(source.batch(step))
+
+
 @pytest.mark.parametrize("settings", [{}, {"heads": 2, "gated": True}, {"attention_logits": "free", "causal": False}])
 def test_extra_measures_against_a_plain_twin(text, tmp_path, settings):
-    own, name = text_config(text, seed=3, depth=1, **settings), "blocks.0.mlp.lower"
-    own = replace(own, training=TrainingConfig(steps=6, measure_every=3, precision="float64", measure_extra=True))
-    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
-    rows = read(tmp_path / "run").query("metric != 'entropy'").set_index(["step", "site", "head", "metric"])["value"]
-    source, parts = source_of([own]), [":gate", ":up"] if own.model.gated else [""]
-    stepper = Stepper.of([own], 6, 6)
-    start = stepper.parameters[f"{name}.weight"][0].clone()
-    for step in range(7):
-        if step % 3 == 0:
-            weights, batch = {each: tensor[0] for each, tensor in stepper.parameters.items()}, source.batch(step)
-            twin = PlainDecoder(own.model).double().load(weights)
+    own, lower = text_config(text, seed=3, depth=1, **settings), "blocks.0.mlp.lower.weight"
+    extra = {"measure_extra": True, "gradient_batches": 3}
+    own = replace(own, training=TrainingConfig(steps=6, measure_every=3, precision="float64", **extra))
+    rows = recorded(tmp_path, own).set_index(["step", "site", "metric", "head"])["value"].sort_index()
+    for step, start, weights, twin, source in twins(own, (0, 3, 6)):
+
+        def assert_near(name, matrix, prefix, *ends, step=step):
+            parts = [":query", ":key", ":value"] if ".qkv." in name else [""]
+            parts = [":gate", ":up"] if own.model.gated and name == lower else parts
+            for part, half in zip(parts, matrix.chunk(len(parts)), strict=True):
+                squares, site = torch.linalg.svdvals(half).square(), name.removesuffix(".weight") + part
+                for end in ends:
+                    found = rows[step, site, prefix + end, ALL_HEADS]
+                    np.testing.assert_allclose(found, MEASURES[end](squares), rtol=1e-6)  # NaN for zeros, at the start
+
+        gradients = []
+        for ahead in range(3):
+            twin.zero_grad()
+            batch = source.batch(step + ahead)
             twin.loss(batch.tokens[0], batch.targets[0]).backward()
-            matrices = {"gradient": twin.gradient(f"{name}.weight"), "update": weights[f"{name}.weight"] - start}
-            for (prefix, matrix), end in itertools.product(matrices.items(), ("norm", "stable_rank")):
-                for part, half in zip(parts, matrix.chunk(len(parts)), strict=True):
-                    singular = torch.linalg.svdvals(half)
-                    norm = singular.square().sum().sqrt()
-                    expected = norm if end == "norm" else (norm / singular[0]).square()  # NaN for zeros, at the start
-                    found = rows[step, name + part, ALL_HEADS, f"{prefix}_{end}"]
-                    np.testing.assert_allclose(found, expected, rtol=1e-6)
-            for part, half in zip(parts, weights[f"{name}.weight"].chunk(len(parts)), strict=True):
-                singular = torch.linalg.svdvals(half)
-                expected = (singular / singular[0]).square().sum()
-                np.testing.assert_allclose(rows[step, name + part, ALL_HEADS, "stable_rank"], expected, rtol=1e-6)
-            largest = []
-            for each in source.validation():
-                twin(each.tokens[0])
-                largest.append([twin.blocks[0].attention.largest[head] for head in range(own.model.heads)])
-            heads = np.max(largest, axis=0)
-            assert rows[step, "blocks.0.attention", ALL_HEADS, "max_logit"] == pytest.approx(heads.max(), rel=1e-9)
-            if len(heads) > 1:
-                found = [rows[step, "blocks.0.attention", head, "max_logit"] for head in range(len(heads))]
-                np.testing.assert_allclose(found, heads, rtol=1e-9)
-        stepper.advance(source.batch(step))
-
-
-@pytest.mark.parametrize("settings", [{}, {"heads": 2, "gated": True}, {"attention_logits": "free", "causal": False}])
-def test_gradients_of_every_matrix_against_a_plain_twin(text, tmp_path, settings):
-    own = text_config(text, seed=3, depth=1, **settings)
-    training = TrainingConfig(steps=4, measure_every=2, precision="float64", measure_extra=True, gradient_batches=3)
-    own = replace(own, training=training)
-    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
-    rows = read(tmp_path / "run").set_index(["step", "site", "metric"])["value"]
-    source, seen = source_of([own]), set()
-    lengths = {"num_steps": 4, "steps_per_epoch": 4, "precision": "float64"}
-    stepper = Stepper(Decoder(own.model), [own.seed], [own.optimiser], **lengths)
-    for step in range(5):
-        if step % 2 == 0:
-            weights, of_batches = {each: tensor[0] for each, tensor in stepper.parameters.items()}, []
-            for ahead in range(3):
-                twin, batch = PlainDecoder(own.model).double().load(weights), source.batch(step + ahead)
-                twin.loss(batch.tokens[0], batch.targets[0]).backward()
-                of_batches.append({name: twin.gradient(name) for name in weights if weights[name].dim() == 2})
-            for prefix, num in (("gradient", 1), ("mean_gradient", 3)):
-                for name in of_batches[0]:
-                    mean = sum(each[name] for each in of_batches[:num]) / num
-                    parts = [":query", ":key", ":value"] if ".qkv." in name else [""]
-                    parts = [":gate", ":up"] if own.model.gated and name.endswith("lower.weight") else parts
-                    for part, matrix in zip(parts, mean.chunk(len(parts)), strict=True):
-                        squares, site = torch.linalg.svdvals(matrix).square(), name.removesuffix(".weight") + part
-                        total = squares.sum()
-                        expected = total / squares[0], squares[:4].sum() / total, squares[1:].sum() / squares[1]
-                        found = [rows[step, site, f"{prefix}_{end}"] for end in SPECTRUM]
-                        np.testing.assert_allclose(found, expected, rtol=1e-6)
-                        seen.add(site)
-        stepper.advance(source.batch(step))
-    assert {"embedding", "output", "blocks.0.mlp.upper"} <= seen
+            gradients.append({name: twin.gradient(name) for name in weights if weights[name].dim() == 2})
+        assert {"embedding.weight", "output.weight", "blocks.0.mlp.upper.weight"} <= set(gradients[0])
+        for name, first in gradients[0].items():
+            assert_near(name, first, "gradient_", *SPECTRUM)
+            assert_near(name, sum(each[name] for each in gradients) / 3, "mean_gradient_", *SPECTRUM)
+        assert_near(lower, gradients[0][lower], "gradient_", "norm")
+        assert_near(lower, weights[lower] - start[lower], "update_", "norm", "stable_rank")
+        assert_near(lower, weights[lower], "", "stable_rank")
+        largest = []
+        for each in source.validation():
+            twin(each.tokens[0])
+            largest.append([twin.blocks[0].attention.largest[head] for head in range(own.model.heads)])
+        heads = np.max(largest, axis=0)
+        expected = {ALL_HEADS: heads.max()} | (dict(enumerate(heads)) if len(heads) > 1 else {})
+        assert rows[step, "blocks.0.attention", "max_logit"].to_dict() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -219,30 +204,23 @@ def test_gradients_of_every_matrix_against_a_plain_twin(text, tmp_path, settings
 )
 def test_states_against_a_plain_twin(text, tmp_path, settings):
     own = text_config(text, seed=3, **settings).update({"lr": 0.05, "measure_states": True, "measure_every": 3})
-    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
-    rows = read(tmp_path / "run").set_index(["step", "metric", "site", "head"])["value"]
-    source, stepper = source_of([own]), Stepper.of([own], 5, 5)
-    start = stepper.parameters["embedding.weight"][0].clone()
-    tokens, heads = torch.cat([batch.tokens[0] for batch in source.validation()]), range(own.model.heads)
-    for step in range(6):
-        if step in (0, 3, 5):
-            weights = {name: tensor[0] for name, tensor in stepper.parameters.items()}
-            twin, states = PlainDecoder(own.model).double().load(weights).requires_grad_(False), []
-            for block in twin.blocks:
-                block.register_forward_hook(lambda module, given, out, to=states: to.append((given[0], out)))
-            twin(tokens)
-            for layer, (x, y) in enumerate(states):
-                for metric, other in (("layer_cosine", x), ("entrance_cosine", states[0][0])):
-                    cosine = (y * other).sum(-1) / y.norm(dim=-1) / other.norm(dim=-1)
-                    assert rows[step, metric, f"blocks.{layer}", ALL_HEADS] == pytest.approx(
-                        float(cosine.mean()), rel=1e-9
-                    )
-            e = weights["embedding.weight"]
-            drift = (e @ e.mT - start @ start.mT).norm() / (start @ start.mT).norm()
-            assert rows[step, "gram_drift", "embedding", ALL_HEADS] == pytest.approx(float(drift), rel=1e-9)
-            if own.model.norm_place == "after":
-                compare_parts(own.model, twin, tokens, states[0][0], rows[step], heads)
-        stepper.advance(source.batch(step))
+    rows = recorded(tmp_path, own).set_index(["step", "metric", "site", "head"])["value"]
+    heads = range(own.model.heads)
+    for step, first, weights, twin, source in twins(own, (0, 3, 5)):
+        states, tokens = [], torch.cat([batch.tokens[0] for batch in source.validation()])
+        twin.requires_grad_(False)
+        for block in twin.blocks:
+            block.register_forward_hook(lambda module, given, out, to=states: to.append((given[0], out)))
+        twin(tokens)
+        for layer, (x, y) in enumerate(states):
+            for metric, other in (("layer_cosine", x), ("entrance_cosine", states[0][0])):
+                cosine = float(((y * other).sum(-1) / y.norm(dim=-1) / other.norm(dim=-1)).mean())
+                assert rows[step, metric, f"blocks.{layer}", ALL_HEADS] == pytest.approx(cosine, rel=1e-9)
+        start, e = first["embedding.weight"], weights["embedding.weight"]
+        drift = (e @ e.mT - start @ start.mT).norm() / (start @ start.mT).norm()
+        assert rows[step, "gram_drift", "embedding", ALL_HEADS] == pytest.approx(float(drift), rel=1e-9)
+        if own.model.norm_place == "after":
+            compare_parts(own.model, twin, tokens, states[0][0], rows[step], heads)
     assert rows[5, "gram_drift", "embedding", ALL_HEADS] > 0.01
     if own.model.norm_place == "before":
         assert not {"part_spread", "part_entropy"} & set(rows.index.get_level_values("metric"))
@@ -348,8 +326,7 @@ def test_masked_words_are_learned_and_a_pack_changes_nothing(text, tmp_path):
 
 def test_the_gradient_that_is_measured_is_that_of_the_next_step_with_its_dropout(tmp_path):
     own = config(measure_extra=True, steps=1).update({"optimiser": "sgd", "lr": 0.5, "clip": "inf"})
-    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
-    rows = read(tmp_path / "run").set_index(["metric", "step", "site"])["value"]
+    rows = recorded(tmp_path, own).set_index(["metric", "step", "site"])["value"]
     for site in ("blocks.0.mlp.lower", "blocks.1.mlp.lower"):
         assert rows["update_norm", 1, site] == pytest.approx(0.5 * rows["gradient_norm", 0, site], rel=1e-9)
         ranks = rows["update_stable_rank", 1, site], rows["gradient_stable_rank", 0, site]
@@ -384,8 +361,7 @@ def test_extra_measures_change_no_bit_of_the_others_and_depend_on_no_neighbour(t
 @pytest.mark.parametrize("changes", [{"frozen": "mlp"}, {"only_block": 1}], ids=str)
 def test_of_frozen_matrices_no_gradient_and_no_change_is_measured(tmp_path, changes):
     own = config(measure_extra=True).update(changes)
-    train_pack(Pack(runs=(Run(name="run", config=own),)), tmp_path)
-    sites = read(tmp_path / "run").query("metric == 'gradient_norm' or metric == 'update_norm'")["site"]
+    sites = recorded(tmp_path, own).query("metric == 'gradient_norm' or metric == 'update_norm'")["site"]
     assert set(sites) == ({"blocks.1.mlp.lower"} if "only_block" in changes else set())
 
 
@@ -418,10 +394,9 @@ def test_stable_ranks_against_singular_values(shape):
 
 def test_other_precisions_measure_nearly_the_same(text):
     own = text_config(text)
-    exact, stepper, source = measured([own])
+    exact, stepper, _ = measured([own])
     single = {name: tensor.float() for name, tensor in stepper.parameters.items()}
     for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.05)):
-        low = source_of([replace(own, training=replace(own.training, precision=precision))])
-        values = on_host(measure(stepper.model, single, low, precision))
+        low = replace(own, training=replace(own.training, precision=precision))
+        values = on_host(measure(stepper.model, single, source_of([low]), low.training))
         np.testing.assert_allclose(values, list(exact.values()), rtol=tolerance)
-    assert source.num_runs == 1

@@ -90,8 +90,7 @@ def test_a_measurement_fits_beside_the_training(values):
         stepper = stepper_of(configs[0], source.seeds)
         stepper.advance(source.batch(0))
         training = tally.peak
-        with_states = configs[0].training.measure_states
-        measure(stepper.model, stepper.parameters, source, "fp32", with_states=with_states)
+        measure(stepper.model, stepper.parameters, source, configs[0].training)
     planned = step_cost(configs[0], 2).peak_bytes
     assert training < tally.peak <= planned < 1.1 * tally.peak  # measuring is what takes most here
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joma.data import load_text
 from joma.data.hierarchy import Hierarchy
 from joma.engine import sources
-from joma.engine.config import DataConfig, OptimiserConfig, RunConfig, TrainingConfig
+from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.sources import (
     NUM_VALIDATION_SAMPLES,
     PAPER_WINDOW,
@@ -42,32 +42,17 @@ def text(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def text_config(text, seed=1, **data):
     model = DecoderConfig(vocabulary=len(WORDS) + 1, width=8, hidden=8, positions="none")
     return RunConfig(model=model, data=DataConfig(data=text, batch=4, window=5, valid_batch=2, **data), seed=seed)
 
 
-def class_config(seed=1, *, num_classes=3, vocabulary=20, depth=1, causal=False, precision="float64", **data):
-    model = DecoderConfig(
-        vocabulary=vocabulary,
-        width=12,
-        hidden=16,
-        depth=depth,
-        positions="none",
-        causal=causal,
-        readout="class",
-        num_classes=num_classes,
-    )
+def class_config(seed=1, *, num_classes=3, depth=1, causal=False, **data):
+    sizes = {"vocabulary": 20, "width": 12, "hidden": 16, "depth": depth, "num_classes": num_classes}
     return RunConfig(
-        model=model,
-        optimiser=OptimiserConfig(),
+        model=DecoderConfig(**sizes, positions="none", causal=causal, readout="class"),
         data=DataConfig(num_classes=num_classes, **data),
-        training=TrainingConfig(steps=10, precision=precision),
+        training=TrainingConfig(steps=10, precision="float64"),
         seed=seed,
     )
 
@@ -116,9 +101,8 @@ def test_source_code_keeps_its_most_frequent_words(monkeypatch):
     assert asked == [("source-code", 500), ("source-code", None)]
 
 
-def test_a_long_text_is_in_memory_once(tmp_path, monkeypatch):
+def test_a_long_text_is_in_memory_once(tmp_path):
     """Bytes over those of the tokens: while it is read from the cache, when it was read, and when it was shuffled."""
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
     num_words = 400_000
     for split, num in (("train", num_words), ("valid", 100), ("test", 100)):
         (tmp_path / f"{split}.txt").write_text(" ".join(WORDS[place % 7] for place in range(num)))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import joma
-from joma import cli, terminal, terminal_train
+from joma import cli, terminal
 from joma.engine.config import all_settings
 from joma.engine.grid import RECIPES, axes_of, grid, recipe
 from joma.engine.loop import PackProgress
@@ -224,8 +224,7 @@ def test_ray_that_is_not_installed_is_refused_before_anything_is_written(tmp_pat
     assert code == 2 and "which is not installed" in complaint and not (tmp_path / "runs").exists()
 
 
-def test_a_text_is_trained_on(tmp_path, capsys, short_text, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+def test_a_text_is_trained_on(tmp_path, capsys, short_text):
     long = ("train", "--data", str(short_text), "--batch", "2", "--window", "60", "--out", str(tmp_path / "runs"))
     code, _, complaint = joma_says(capsys, *long)
     assert code == 2 and "windows of 60 need at least" in complaint and not (tmp_path / "runs").exists()
@@ -359,9 +358,9 @@ def test_progress_is_shown_with_the_time_left(monkeypatch, capsys, is_terminal):
         return Progress(plan=plan, num_packs_done=0, pack=pack, others=(pack,), seconds_done=share * plan.seconds)
 
     with terminal.progress() as show:
-        terminal_train.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace
+        terminal.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace
         for now[0], share in ((101.0, 0.55), (110.0, 0.65), (120.0, 0.75), (121.0, 0.8)):
-            terminal_train.show_progress(show, at(share))
+            terminal.show_progress(show, at(share))
     said = capsys.readouterr().err
     assert "2,000 tokens/s" in said and "2 diverged" in said and "left" in said
     if not is_terminal:

@@ -19,17 +19,9 @@ from joma.engine.training import plan_training, train
 from joma.store import RunLockedError, info, is_open, lock, open_run, read
 
 GRID = {
-    "rho": [0.6],
-    "depth": [1, 2, 3],
-    "seed": [1, 2],
-    "width": 8,
-    "hidden": 8,
-    "batch": 4,
-    "steps": 300,
-    "snapshot_every": 20,
-    "measure_every": 150,
-    "precision": "float64",
-}
+    "rho": [0.6], "depth": [1, 2, 3], "seed": [1, 2], "width": 8, "hidden": 8, "batch": 4, "steps": 300,
+    "snapshot_every": 20, "measure_every": 150, "precision": "float64",
+}  # fmt: skip
 """Three packs."""
 
 

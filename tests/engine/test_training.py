@@ -130,8 +130,7 @@ def test_nothing_is_read_from_the_device_between_measurements(tmp_path, monkeypa
     assert [each.step for each in told] == [20]
 
 
-def test_a_text_is_trained_over_epochs(tmp_path, monkeypatch):
-    monkeypatch.setenv("JOMA_CACHE", str(tmp_path / "cache"))
+def test_a_text_is_trained_over_epochs(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     words = ("the cat sat on the mat and " * 40).strip()

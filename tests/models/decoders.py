@@ -24,34 +24,16 @@ FEW_TOKENS, MANY_TOKENS = 7, 11
 
 FACTORS: dict[str, tuple[Any, ...]] = {
     **{name: each.choices for name, each in settings_of(DecoderConfig).items() if each.choices},
-    "heads": (1, 2),
-    "depth": (1, 2),
-    "gated": (False, True),
+    "heads": (1, 2), "depth": (1, 2), "gated": (False, True),
     "frozen": (
-        (),
-        ("attention",),
-        ("mlp",),
-        ("qk", "norm"),
-        ("value", "readout"),
-        ("embedding", "positions", "output"),
+        (), ("attention",), ("mlp",), ("qk", "norm"), ("value", "readout"), ("embedding", "positions", "output"),
     ),
-    "train_embedding": (True, False),
-    "embedding_scale": (1.0, 2.5),
-    "residual_attention": (True, False),
-    "residual_mlp": (True, False),
-    "attention_bias": (True, False),
-    "attention_output": (True, False),
-    "qk_norm": (False, True),
-    "softcap": (math.inf, 0.7),
-    "negative_slope": (0.0, 0.2),
-    "attention_scale": (1.0, 0.6),
-    "causal": (True, False),
-    "dropout": (0.0, 0.2),
-    "tied": (False, True),
-    "logit_scale": (1.0, 0.3),
-    "identical_blocks": (False, True),
-    "only_block": (None, 0),
-}
+    "train_embedding": (True, False), "embedding_scale": (1.0, 2.5), "residual_attention": (True, False),
+    "residual_mlp": (True, False), "attention_bias": (True, False), "attention_output": (True, False),
+    "qk_norm": (False, True), "softcap": (math.inf, 0.7), "negative_slope": (0.0, 0.2), "attention_scale": (1.0, 0.6),
+    "causal": (True, False), "dropout": (0.0, 0.2), "tied": (False, True), "logit_scale": (1.0, 0.3),
+    "identical_blocks": (False, True), "only_block": (None, 0),
+}  # fmt: skip
 """Every option of the decoder with its values; sizes follow from them."""
 
 IMPOSSIBLE: tuple[Pair, ...] = (

@@ -27,11 +27,6 @@ def opened(folder, **settings):
     return open_run(folder, **{"kind": "watch", "config": {}} | settings)
 
 
-def crash(run):
-    """Leave the run as a killed process does: what is in memory is gone, and so is the lock, which would be stale."""
-    run.abandon()
-
-
 def parts(folder, name="metrics"):
     return sorted(path.name for path in (folder / name).iterdir())
 
@@ -167,7 +162,7 @@ class Rewriting(RuleBasedStateMachine):
 
     @rule()
     def crash_and_reopen(self):
-        crash(self.run)
+        self.run.abandon()  # as a killed process: what is in memory is gone, and so is the lock, which would be stale
         self.memory, self.told = dict(self.disk), list(self.told_on_disk)
         self.open()
 
@@ -195,12 +190,11 @@ class Rewriting(RuleBasedStateMachine):
         assert list(zip(events["step"], events["message"], strict=True)) == self.told_on_disk
 
     def teardown(self):
-        crash(self.run)
+        self.run.abandon()
 
 
 def test_any_order_of_writing_crashing_and_reading(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tables, "MAX_SMALL_PARTS", 3)
-    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)  # most of the time that opening takes
     monkeypatch.setattr("joma.store.record.versions", dict)
     Rewriting.folders = tmp_path_factory
     run_state_machine_as_test(Rewriting, settings=settings(max_examples=20, stateful_step_count=20))

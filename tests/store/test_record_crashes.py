@@ -24,12 +24,6 @@ NUM_KILLS = 25
 FLUSH_SECONDS = 0.01
 
 
-@pytest.fixture(autouse=True)
-def without_git(monkeypatch):
-    """Asking git for the commit is most of the time that opening takes."""
-    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
-
-
 @pytest.fixture
 def merging_often(monkeypatch):
     """To be killed in the middle of it."""

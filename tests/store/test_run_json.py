@@ -25,11 +25,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.fixture
-def without_git(monkeypatch):
-    monkeypatch.setattr("joma.store.record.git_commit", lambda: None)
-
-
 def edit(folder, **changes):
     """Change entries of run.json; `...` removes one."""
     path = folder / "run.json"
@@ -54,9 +49,7 @@ class Attention(StrEnum):
 @given(config=st.dictionaries(st.text(), JSON), about=st.dictionaries(st.text(), JSON))
 def test_config_and_about_come_back(tmp_path_factory, config, about):
     folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("joma.store.record.git_commit", lambda: None)
-        open_run(folder, kind="watch", config=config, about=about).close()
+    open_run(folder, kind="watch", config=config, about=about).close()
     assert (info(folder).config, info(folder).about) == (config, about)
 
 
@@ -93,7 +86,6 @@ def test_versions_and_commit_are_found(tmp_path, monkeypatch):
     assert git_commit() is None
 
 
-@pytest.mark.usefixtures("without_git")
 def test_reopening_keeps_the_start_and_records_what_changed(tmp_path):
     open_run(tmp_path, kind="train", config={"lr": 1}, about={"seed": 1, "data": "x"}).close()
     edit(tmp_path, started="2024-01-01T00:00:00+00:00")
@@ -109,7 +101,6 @@ def test_reopening_keeps_the_start_and_records_what_changed(tmp_path):
     assert (found.about, found.status) == ({"seed": 1, "data": "y"}, "finished")
 
 
-@pytest.mark.usefixtures("without_git")
 def test_another_run_is_refused_and_left_as_it_is(tmp_path):
     known_by = ("seed", "model", "batch")
     open_run(tmp_path, kind="watch", config={"batch": "probe", "every": 1}, about={"seed": (0, 1)}).close()
@@ -147,7 +138,6 @@ ODD = [{name: value} for name, values in VALUES.items() for value in values]
 TEXTS = ["{", "[]", "", "null", '{"schema": 1}', '{"format": "joma run", "schema": 1}', "[" * 10**5, "\udcff"]
 
 
-@pytest.mark.usefixtures("without_git")
 @pytest.mark.parametrize("odd", [*ODD, *TEXTS], ids=lambda odd: repr(odd)[:60])
 def test_odd_json_in_one_run_is_said_in_one_line_and_the_others_are_read(tmp_path, odd):
     for name in ("good", "odd"):
@@ -170,7 +160,6 @@ def test_odd_json_in_one_run_is_said_in_one_line_and_the_others_are_read(tmp_pat
     assert ([run.name for run in runs], [each["name"] for each in unreadable]) == (["good"], ["odd"])
 
 
-@pytest.mark.usefixtures("without_git")
 @pytest.mark.parametrize("odd", [{"config": {}}, {"colour": "red"}, {"about": {"num_steps": None}}, {"config": ...}])
 def test_what_is_valid_is_read(tmp_path, odd):
     open_run(tmp_path, kind="train", config={"lr": 1}).close()

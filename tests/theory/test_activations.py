@@ -16,13 +16,16 @@ slopes = st.floats(-3, 3)
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @given(x=points)
-def test_value_and_derivative_agree_with_autograd(name, x):
+def test_value_and_derivatives_agree_with_autograd(name, x):
     phi, tensor = activation(name), torch.tensor(x, requires_grad=True)
     value = ACTIVATIONS_IN_TORCH[name](tensor)
-    [derivative] = torch.autograd.grad(value.sum(), tensor)
+    [derivative] = torch.autograd.grad(value.sum(), tensor, create_graph=True)
     # Rounding of numbers up to 30.
     np.testing.assert_allclose(phi.value(x), value.detach().numpy(), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(phi.derivative(x), derivative.numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(phi.derivative(x), derivative.detach().numpy(), rtol=1e-12, atol=1e-14)
+    if phi.curvature is not None:
+        [curvature] = torch.autograd.grad(derivative.sum(), tensor)
+        np.testing.assert_allclose(phi.curvature(x), curvature.numpy(), rtol=1e-12, atol=1e-13)
 
 
 @given(slopes, slopes, points)

@@ -60,6 +60,8 @@ def graph(w, x, g):
 
 
 EXP = jt.Attention(kind=jt.AttentionKind.EXP)
+SOFTMAX = jt.Attention(kind=jt.AttentionKind.SOFTMAX)
+COUNTS = np.array([[[6.0, 2.0, 8.0], [2.0, 5.0, 7.0]]])
 SAMPLES = jt.Samples(x=X, q=np.array([0, 0]))
 U = jt.Embeddings(contextual=np.eye(3)[:, :2], queries=np.eye(3)[:, 2:])
 UNIT = np.array([1.0, 0.0])
@@ -142,6 +144,14 @@ CALLS = {
         [V[0], UNIT, V],
     ),
     "sigmoid": (jt.sigmoid_learning_time, [T2, T2 + 1]),
+    "counts": (lambda c: [jt.saliency_from_counts(c), jt.target_direction(c), jt.tokens_of_node(c, 0, 0)], [COUNTS]),
+    "clusters": (lambda c: jt.clusters_from_counts(c, 0, 0, jt.Gaussian(dim=3)).centers, [COUNTS]),
+    "dropped term": (lambda v, mu: [jt.kept_field(v, mu, 1.0, 0.1), jt.kept_gaps(mu, 1.0, 0.1)], [T2, V[0]]),
+    "both flows": (lambda mu, t: jt.dropped_term(mu, 1.0, 0.1, t), [V[0], T2]),
+    "layers": (lambda mu, t: jt.LayerChain(mu=mu).run(t).v, [X, T2]),
+    "common vector": (lambda z: [jt.common_velocity(z, 0.5), jt.common_invariant(V, z, EXP, 0.5)], [X]),
+    "queries": (lambda mu, p, t: jt.QueriesFlow(mu=mu, shares=p).run(t).z, [X, T2, T2]),
+    "dips": (lambda mu: jt.dip_window(mu, 10.0), [V]),
     "graph": (graph, [np.array([[0.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 2.0]]), np.ones((2, 2))]),
 }
 
@@ -159,6 +169,42 @@ def flattened(result):
 def test_lists_do_what_arrays_do(call, arrays):
     from_arrays = flattened(call(*arrays))
     assert from_arrays and flattened(call(*(array.tolist() for array in arrays))) == from_arrays
+
+
+RNG = np.random.default_rng(1)
+SHALLOW = jt.RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2))
+UNEVEN = jt.Mixture(centers=np.eye(3), weights=np.ones(3), noise=(jt.Gaussian(dim=3), *[jt.StudentT(dim=3)] * 2))
+
+
+def half_spaces(v, xi):
+    means = [jt.half_space_mean(SHALLOW, v, xi=xi, center=np.array([0.4, -0.7]), psi=psi) for psi in (jt.relu, jt.silu)]
+    return [part for each in means for part in (each.mass, each.mean)]
+
+
+def mixtures(v, xi):
+    return [part for m in (THREE, UNEVEN) for part in (*m.field(v, xi), m.potential(v, xi), m.jacobian(v, xi))]
+
+
+ROWS = {
+    "mixtures": (mixtures, [(3,), ()]),
+    "half space": (half_spaces, [(2,), ()]),
+    "kept rates": (lambda mu, b: [jt.kept_rates(mu, 1.5, b), jt.kept_gaps(mu, 1.5, b)], [(3,), ()]),
+    "common velocity": (lambda z, s: [jt.common_velocity(z, s, common_keys=0.3)], [(3, 4), ()]),
+    "dip window": (jt.dip_window, [(4,), ()]),
+    "scores": (lambda z, x: [EXP.scores(z, x), SOFTMAX.scores(z, x), SOFTMAX.pull_back(z, x, z)], [(4,), (4,)]),
+    "token invariant": (lambda z, u: [jt.token_invariant(z, u, EXP)], [(2, 4), (3, 4)]),
+    "balance": (lambda w, u, q: [jt.balance(w, u, q)], [(2, 3), (3, 4), (3, 2)]),
+}
+
+
+@pytest.mark.parametrize(("call", "shapes"), ROWS.values(), ids=ROWS)
+def test_one_call_takes_many(call, shapes):
+    """Leading axes are carried through."""
+    arrays = [RNG.uniform(0.1, 1.0, (3, 2, *shape)) for shape in shapes]
+    for place in np.ndindex(3, 2):
+        one = call(*(array[place] for array in arrays))
+        for together, alone in zip(call(*arrays), one, strict=True):
+            np.testing.assert_allclose(together[place], alone, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +247,7 @@ def test_nothing_is_nan_at_the_ends():
     assert np.array_equal(F, [[0.0, np.inf]] * 3)
     assert jt.mean_activation(jt.StudentT(), -np.inf, jt.homogeneous(0.1, 1.0)) == -np.inf
     assert jt.convergence_ratio(1.0, [1.0, 40.0, 40.0], [40.0, 1.0, 40.0]).tolist() == [0.0, np.inf, 1.0]
-    assert np.isfinite(jt.rate_correction(1.0, 1.0, 40.0))
+    assert np.isfinite(jt.rate_correction(1.0, 1.0, 40.0)) and jt.ConvergenceFlow(mu=[40.0]).local_rates() == np.inf
     assert np.isfinite(list(jt.entropy_rebound(jt.ConvergenceFlow(mu=[40.0, 1.0])).columns().values())).all()
 
 
@@ -214,6 +260,7 @@ def test_results_are_tables():
     assert {column.shape for column in many.values()} == {(6,)} and {"drop", "rise", "time"} <= set(many)
     one = jt.two_clusters([1.0, 0.0], a_minus=0.5, noise=jt.Gaussian(dim=2)).growth().columns()
     assert {name: column.shape for name, column in one.items()} == dict.fromkeys(["rate", "v_0", "v_1", "xi"], (1,))
+    assert jt.QueriesFlow(mu=X).run(T2).columns()["query_1"].shape == (2,)
     for result in (
         jt.half_space_mean(jt.Gaussian(dim=2), V, center=UNIT),
         jt.estimate(V, UNIT),
@@ -280,7 +327,7 @@ TREE |= {"zero_given_class": [[0.1], [0.9]]}
 PAIR = jt.two_clusters(UNIT, a_minus=4.0, noise=jt.Gaussian(dim=2))
 THREE = jt.Mixture(centers=np.eye(3), weights=np.ones(3), noise=jt.StudentT(dim=3))
 NODE = {"x_plus": UNIT, "x_minus": UNIT + 1, "p1": 0.5, "activation": jt.sigmoid}
-SOFTMAX = jt.Attention(kind=jt.AttentionKind.SOFTMAX)
+LINEAR = jt.Attention(kind=jt.AttentionKind.LINEAR)
 LAYER = jt.Layer(embeddings=U, attention=EXP, activation=jt.relu)
 BENT = jt.AttentionFlow(mu=UNIT, uniform_field=np.negative)
 REFUSED = [
@@ -312,7 +359,19 @@ REFUSED = [
     lambda: jt.Invariant(attention=EXP, gram=np.diag([1.0, 0.0])),
     lambda: jt.Invariant(attention=EXP, gram=[[1.0, 0.5], [0.1, 1.0]]),
     lambda: jt.Invariant(attention=SOFTMAX).value(V, Z),
-    lambda: jt.Invariant(attention=jt.Attention(kind=jt.AttentionKind.LINEAR)).logits(V, V, Z[0]),
+    lambda: jt.Invariant(attention=LINEAR).logits(V, V, Z[0]),
+    lambda: jt.Invariant(attention=EXP, gram=[[1.0, 0.5], [0.5, 1.0]]).value(V, Z),
+    lambda: jt.common_invariant(V, Z, SOFTMAX, 0.5),
+    lambda: jt.QueriesFlow(mu=X, attention=SOFTMAX).limit(),
+    *(lambda kept=kept: jt.QueriesFlow(mu=X, **kept) for kept in ({"attention": LINEAR}, {"common": -1.0})),
+    lambda: jt.dip_window([2.0, -2.0, 1.0], 1e3),
+    lambda: jt.saliency_from_counts(-COUNTS),
+    lambda: jt.centers_from_counts(COUNTS * [[1.0], [0.0]]),
+    lambda: jt.clusters_from_counts(COUNTS, 0, 0, jt.Gaussian(dim=3), prediction=[[1.5, 0.5]]),
+    lambda: jt.kept_rates([1.0, 2.0], 1.0, -0.3),
+    *(lambda mu=mu, b=b: jt.kept_gaps(mu, 1.0, b) for mu, b in (([1, -1], 0.1), ([1, 0], 0.1), ([1, 2], 0.0))),
+    lambda: jt.dropped_term([0.0, 1.0], 1.0, 0.1, T2),
+    *(lambda mu=mu, gain=gain: jt.LayerChain(mu=mu, gain=gain) for mu, gain in (([[1], [0]], 1.0), ([[1]], -1.0))),
     lambda: jt.layer_invariant(replace(LAYER, embeddings=replace(U, queries=U.contextual[:, :1]))),
     lambda: jt.moving_mean_term(np.arange(3.0), np.ones((3, 1, 2)), np.ones((3, 2))),
     lambda: jt.Samples(x=X, q=[0.0, 0.5]),
@@ -346,12 +405,17 @@ REFUSED = [
     lambda: jt.critical_points(replace(PAIR, weights=[0.0, -1.0]), -1.0),
     lambda: jt.critical_points(replace(PAIR, weights=[1.0, -1.0]), -1.0),
     lambda: jt.critical_points(PAIR, 0.0),
+    *(
+        lambda xi=xi, phi=phi: jt.rest_points(replace(PAIR, activation=phi), xi)
+        for xi, phi in ((0, jt.relu), (1, jt.linear))
+    ),
+    lambda: jt.lowest_slope(jt.Gaussian(), jt.homogeneous(-1.0, 1.0)),
     lambda: jt.LinearisedFlow(mu=[0.0, 0.0], beta1=1.0, beta2=0.0),
-    lambda: jt.LinearisedFlow(mu=UNIT, beta1=-1.0, beta2=0.0).decay_rates,
     lambda: jt.critical_rays(THREE),
     lambda: jt.straddling_distance(jt.Gaussian()),
     *(lambda H=H: jt.cooccurrence_limit(H, 3) for H in (0, 3)),
-    lambda: jt.root_cooccurrence(0, 0.5, [1.0], [0.5], [0.5]),
+    *(lambda L=L, rho=rho: jt.root_cooccurrence(L, rho, [1.0], [0.5], [0.0]) for L, rho in ((0, 0.5), (2, -1.0))),
+    lambda: jt.cooccurrence(1, 3, 1.0, 1.0),
     lambda: jt.root_parameter([0.5, 0.5], [0.1, 0.2, 0.3]),
     lambda: jt.regular_tree(3, (2, 2), 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),
     lambda: jt.regular_tree(0, 2, 0.5, class_probabilities=[1.0], zero_given_class=[0.5]),

@@ -51,16 +51,6 @@ def test_softmax_is_safe_for_huge_logits_of_present_and_absent_tokens():
     np.testing.assert_allclose(b, [1 / (1 + np.exp(-1)), 1 / (1 + np.e), 0], rtol=1e-12)
 
 
-@given(attentions())
-def test_leading_axes_broadcast(attention):
-    rng = np.random.default_rng(0)
-    z, x, u = rng.normal(size=(3, 1, 4)), rng.dirichlet(np.ones(4), size=7), rng.normal(size=(3, 7, 4))
-    b, pulled = attention.scores(z, x), attention.pull_back(z, x, u)
-    assert b.shape == pulled.shape == (3, 7, 4)
-    np.testing.assert_array_equal(b[2, 5], attention.scores(z[2, 0], x[5]))
-    np.testing.assert_allclose(pulled[2, 5], attention.pull_back(z[2, 0], x[5], u[2, 5]), rtol=1e-13, atol=1e-15)
-
-
 @pytest.mark.usefixtures("as_a_user_runs_it")
 def test_names_are_taken_and_unknown_ones_refused():
     z, x = np.array([0.0, 1.0]), np.array([0.5, 0.5])

@@ -238,7 +238,7 @@ BAD = [
     {"flow": "printed", "attention": "softmax"},
     {"flow": "model", "attention": "linear"},
     *({"flow": flow, "activation": "tanh"} for flow in ("printed", "clusters")),
-    *({"flow": "model", name: 1.0} for name in ("bias", "negative_weight")),
+    *({"flow": "model", name: 1.0} for name in ("bias", "negative_weight", "common")),
     {"flow": "clusters", "bias": np.nan},
     {"attention": "softmax", "normalisation": 2.0},
     *({name: value, "v0": 0.0} for name, value in (("attention", "linear"), ("activation", "relu"))),

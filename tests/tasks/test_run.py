@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from joma.errors import UnknownNameError
-from joma.tasks import on_ray
-from joma.tasks.local import run_tasks
+from joma.tasks import run
+from joma.tasks.run import run_tasks
 
 
 def test_tasks_run_in_order_and_what_one_raises_is_raised():
@@ -74,7 +74,7 @@ def tell_until_heard(item: tuple[int, Path], tell) -> int:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_tasks_on_ray_are_heard_while_they_work(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(on_ray, "HEAR_SECONDS", 0.2)
+    monkeypatch.setattr(run, "HEAR_SECONDS", 0.2)
     heard, ended = {0: [], 1: [], 2: []}, set()
 
     def told(position, word):
@@ -113,7 +113,7 @@ def refuse_to_stop(item: tuple[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_others_are_asked_to_stop_and_then_made_to(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(on_ray, "STOP_SECONDS", 3.0)
+    monkeypatch.setattr(run, "STOP_SECONDS", 3.0)
     items = [("careful", tmp_path), ("stubborn", tmp_path), ("fail", tmp_path)]
     with pytest.raises(ValueError, match="enough"):
         list(run_tasks(refuse_to_stop, items, on="ray"))
@@ -129,10 +129,10 @@ def test_the_others_are_asked_to_stop_and_then_made_to(cluster, tmp_path, monkey
 def test_a_cluster_of_our_own_listens_on_this_machine_alone():
     pytest.importorskip("ray")
     code = (
-        "from joma.tasks import on_ray\n"
-        "on_ray.demand_ray()\n"
+        "from joma.tasks import run\n"
+        "run.check_place('ray')\n"
         "import ray\n"
-        "with on_ray._cluster(): print(*(node['NodeManagerAddress'] for node in ray.nodes()))"
+        "with run._cluster(): print(*(node['NodeManagerAddress'] for node in ray.nodes()))"
     )
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=variables)

@@ -1,13 +1,21 @@
-"""Tasks on a Ray cluster: run again when their worker is lost, heard while they work, asked before they are stopped."""
+"""Independent tasks, run in this process or on a Ray cluster; results come as they are done.
+
+On a cluster they are run again when their worker is lost, heard while they work, and asked before they are stopped.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
-from joma.errors import import_extra
+from joma.errors import UnknownNameError, import_extra
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Where = Literal["local", "ray"]
+Report = Callable[[int, Any], None]
+"""Takes the position of a task at work and what it reports."""
 MAX_RETRIES = 5
 """How often a task is run again when its worker dies."""
 HEAR_SECONDS = 1.0
@@ -18,25 +26,46 @@ LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Variable that Ray reads when it is imported: at 0 it listens on the loopback interface alone, on any system."""
 
 
-def demand_ray() -> None:
-    """Refuse to go on where Ray is not installed; a cluster of our own is for this machine alone."""
-    if not os.environ.get("RAY_ADDRESS"):
-        os.environ.setdefault(LOOPBACK_ALONE, "0")
-    import_extra("ray", "ray")
+def check_place(on: str) -> None:
+    """Refuse places that there are not, and Ray where it is not installed.
 
-
-def run_on_ray(
-    function: Callable[..., Any],
-    items: Sequence[Any],
-    *,
-    num_gpus: int = 0,
-    report: Callable[[int, Any], None] | None = None,
-) -> Iterator[tuple[int, Any]]:
-    """Yield the position of each item and what the function makes of it; `run_tasks` says how.
-
-    Of what a task reports between two questions the last arrives. That a word was lost, as with the machine that
-    keeps them, does no harm to the work.
+    A cluster of our own is for this machine alone.
     """
+    if on not in get_args(Where):
+        raise UnknownNameError("place to run tasks", on, get_args(Where))
+    if on == "ray":
+        if not os.environ.get("RAY_ADDRESS"):
+            os.environ.setdefault(LOOPBACK_ALONE, "0")
+        import_extra("ray", "ray")
+
+
+def run_tasks(
+    function: Callable[..., Result],
+    items: Sequence[Item],
+    *,
+    on: str = "local",
+    num_gpus: int = 0,
+    report: Report | None = None,
+) -> Iterator[tuple[int, Result]]:
+    """Yield the position of each item and `function(item)`, in the order in which they get done, each once.
+
+    With `report` the function is called with a second argument, `function(item, send)`; whatever it sends while it
+    works arrives at `report`, from Ray the last word about once a second. Words may be lost with a machine.
+
+    On `ray`, function, items and results travel as pickles, and a task whose worker dies is run again elsewhere: it
+    must do no harm when it runs twice. A cluster that is already connected (`ray.init`, or RAY_ADDRESS) is used, else
+    one is started on this machine and stopped at the end. A task has `num_gpus` GPUs to itself there, and without any a
+    machine works on as many tasks at a time as it has cores. What a task raises is raised here, and the others are
+    interrupted, as they are by Ctrl-C.
+
+    >>> list(run_tasks(abs, [-1, 2]))
+    [(0, 1), (1, 2)]
+    """
+    check_place(on)
+    if on == "local":
+        for position, item in enumerate(items):
+            yield position, function(item) if report is None else function(item, partial(report, position))
+        return
     import ray
 
     with _cluster(), _board(is_wanted=report is not None) as board:
