@@ -235,4 +235,5 @@ class Problem:
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Keep autocast away from the products of a measurement."""
     kind = device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from joma.formatting import ALL_HEADS, NO_LAYER
+from joma.measure.masks import in_full_precision
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall
 from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
@@ -76,7 +78,7 @@ class Measurement:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
-            with self._timing():
+            with self.timing():
                 self._on_call(call)
 
         def on_unseen(unseen: Unseen) -> None:
@@ -93,7 +95,7 @@ class Measurement:
 
     def gradients(self) -> None:
         """Measure the gradients of the lower matrices in the middle of a step."""
-        with self._timing():
+        with self.timing():
             self._measure_gradients()
 
     def seconds(self) -> float:
@@ -104,8 +106,11 @@ class Measurement:
         return sum(max(cpu, events[0].elapsed_time(events[1]) / 1e3 if events else 0.0) for cpu, events in self._timed)
 
     @contextmanager
-    def _timing(self) -> Iterator[None]:
-        """Note how long a block takes; a GPU is waited for only when that is read."""
+    def timing(self, *, after_training: bool = False) -> Iterator[None]:
+        """Note how long a block takes; a GPU is waited for only when that is read.
+
+        Of a block that begins while a GPU still works on the training's step, the time counts from the end of that.
+        """
         begun, device = time.perf_counter(), self._devices[0]
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
         if events:
@@ -115,11 +120,12 @@ class Measurement:
         finally:
             if events:
                 events[1].record(torch.cuda.current_stream(device))
-            self._timed.append((time.perf_counter() - begun, events))
+            cpu = 0.0 if events and after_training else time.perf_counter() - begun
+            self._timed.append((cpu, events))
 
     def _measure_gradients(self) -> None:
         """Measure the gradients of the lower matrices, once; say so where they are cleared."""
-        if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather():
+        if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather:
             return
         for found in self._taken(On.GRADIENT):
             if not self._has_gradients and not bool(found[0][2].weight.any()):
@@ -133,16 +139,18 @@ class Measurement:
         """Measure gradients, matrices and the model itself."""
         self._measure_gradients()
         for on, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
-            if self._measures[on] and self._can_gather():
+            if self._measures[on] and self._can_gather:
                 for subjects in self._taken(on):
                     self._measure(on, kind, subjects)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
 
+    @cached_property
     def _can_gather(self) -> bool:
-        """Whether weights can be read; say so where other processes hold some of them and do not join in."""
-        if not self._model.shards.can_gather():
+        """Whether weights can be read; where other processes hold some of them and do not join in, it is noted."""
+        can_gather = self._model.shards.can_gather()
+        if not can_gather:
             self.unseen[Unseen("", SHARDED)] = None
-        return self._model.shards.can_gather()
+        return can_gather
 
     def _taken(self, on: On) -> Iterator[list[tuple[str, int, Any]]]:
         """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
@@ -179,8 +187,8 @@ class Measurement:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
                     stack.enter_context(random_state_kept(self._devices))
-                for device in {device.type for device in self._devices}:
-                    stack.enter_context(torch.autocast(device, enabled=False))
+                for device in self._devices:
+                    stack.enter_context(in_full_precision(device))
                 for group in [subjects] if measure.together else [[each] for each in subjects]:
                     self._apply(measure, kind, group)
 
@@ -263,17 +271,18 @@ class Readings:
         """Yield the value over all heads of every metric, and those of single heads, of all or some metrics."""
         self._read()
         for (site, kind, layer, metric), each in self._found.items():
-            flag = "; ".join(dict.fromkeys(each.flags))
-            wanted = heads if isinstance(heads, bool) else metric in heads
-            by_head = [(head, [head]) for head in range(each.num_heads)] if wanted and each.has_heads else []
-            for head, of in [(ALL_HEADS, range(each.num_heads)), *by_head]:
-                count = sum(counts[h] for _, counts in each.numbers for h in of)
-                over = [values[h] for values, _ in each.numbers for h in of]
-                value = math.nan
+            flag, is_mean = "; ".join(dict.fromkeys(each.flags)), each.reduction is Reduction.MEAN
+            join = math.fsum if is_mean else _BEST[each.reduction]
+            values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
+            counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
+            heads_too = each.has_heads and (heads if isinstance(heads, bool) else metric in heads)
+            by_head = zip(range(each.num_heads), values, counts, strict=True) if heads_too else ()
+            for head, value, count in ((ALL_HEADS, join(values), sum(counts)), *by_head):
                 if count:
-                    is_mean = each.reduction is Reduction.MEAN
-                    value = math.fsum(over) / count if is_mean else _BEST[each.reduction](over)
-                yield Row(site, kind, layer, head, metric, value, flag or ("" if count else "nothing but NaN"))
+                    own = value / count if is_mean else value
+                    yield Row(site, kind, layer, head, metric, own, flag)
+                else:
+                    yield Row(site, kind, layer, head, metric, math.nan, flag or "nothing but NaN")
 
     def _reduce(self) -> None:
         """Reduce what waits, readings of one shape together: the fewer operations, the less a GPU is kept waiting."""

@@ -22,8 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from joma.errors import UnknownNameError
+from joma.measure import rank
 from joma.measure.directions import overlap, top_directions
-from joma.measure.rank import SEED, norms, power_step, qk_cores, why_undefined
+from joma.measure.rank import SEED, power_step, qk_cores, why_undefined
 from joma.measure.tensors import working_dtype
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
@@ -146,21 +147,19 @@ def ranks(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
     """
     found: dict[int, dict[str, Reading]] = {}
     for group in _alike(matrices).values():
-        dtype = torch.float64 if group[0][1].dtype == torch.float64 else torch.float32
-        sizes = torch.stack(torch._foreach_norm([weight for _, weight in group], 2, dtype)).double().tolist()
-        sound = []
-        for (i, weight), size in zip(group, sizes, strict=True):
-            if 0 < size < torch.inf:
-                sound.append((i, size, weight))
+        weights = [weight for _, weight in group]
+        dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
+        sizes = torch.stack(torch._foreach_norm(weights, 2, dtype)).double()
+        norms = _norms(weights)  # before anything is read: a GPU may still be busy with the training's step
+        for (i, weight), size, (norm, residual) in zip(group, sizes.tolist(), norms, strict=True):
+            if not 0 < size < torch.inf:
+                why = why_undefined(weight)
+                found[i] = {
+                    "stable_rank": Flagged(torch.nan, why),
+                    "spectral_norm": Flagged(0.0 if size == 0 else torch.nan, why),
+                    "frobenius_norm": Flagged(size, why),
+                }
                 continue
-            why = why_undefined(weight)
-            found[i] = {
-                "stable_rank": Flagged(torch.nan, why),
-                "spectral_norm": Flagged(0.0 if size == 0 else torch.nan, why),
-                "frobenius_norm": Flagged(size, why),
-            }
-        norms = _norms([weight for _, _, weight in sound])
-        for (i, size, _), (norm, residual) in zip(sound, norms, strict=True):
             flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
             found[i] = {
                 "stable_rank": Flagged((size / norm) ** 2, flag),
@@ -181,8 +180,6 @@ def _alike(matrices: Sequence[Matrix]) -> dict[tuple[Any, ...], list[tuple[int, 
 
 
 def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
-    if not weights:
-        return []
     start = torch.randn(weights[0].shape[1], generator=torch.Generator().manual_seed(SEED))
     first = power_step(weights, start.to(weights[0].device).expand(len(weights), -1), num_steps=FIRST_STEPS)
     found = list(zip(first.norm.tolist(), first.residual.tolist(), strict=True))
@@ -206,9 +203,9 @@ def query_key_norms(pairs: Sequence[QueryKeyMatrices]) -> list[dict[str, Reading
         for some in (members[i : i + num_together] for i in range(0, len(members), num_together)):
             # Heads of several modules are heads of one: consecutive query heads share a key head in both.
             query, key = torch.cat([pairs[i].query for i in some]), torch.cat([pairs[i].key for i in some])
-            of_heads = norms(qk_cores(query, key, len(some) * num_heads, len(some) * num_key_heads))
-            for i, spectral, rank in zip(some, *(each.chunk(len(some)) for each in of_heads), strict=True):
-                found[i] = {"qk_spectral_norm": spectral, "qk_stable_rank": rank}
+            of_heads = rank.norms(qk_cores(query, key, len(some) * num_heads, len(some) * num_key_heads))
+            for i, spectral, stable in zip(some, *(each.chunk(len(some)) for each in of_heads), strict=True):
+                found[i] = {"qk_spectral_norm": spectral, "qk_stable_rank": stable}
     return [found[i] for i in range(len(pairs))]
 
 

@@ -29,6 +29,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily, has_torch_function
 from torch.utils.hooks import RemovableHandle
 
+from joma.measure.masks import in_full_precision
 from joma.probe import calls
 from joma.probe.calls import AttentionCall
 from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
@@ -104,7 +105,8 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    compiled = None if eagerly else next((name for name, each in model.named_modules() if is_compiled(each)), None)
+    modules = dict(model.named_modules())
+    compiled = None if eagerly else next((name for name, each in modules.items() if is_compiled(each)), None)
     if compiled is not None:
         raise ValueError(
             f"Attention inside torch.compile cannot be seen, and {compiled or 'the model'!r} is compiled. "
@@ -116,7 +118,7 @@ def tap(
     idle: set[str] = set()
     if sites is not None:  # modules that hold no others, and from which no call came
         known = {*sites, *layout.attention}
-        idle = {name for name, module in model.named_modules() if not module._modules and name not in known}
+        idle = {name for name, module in modules.items() if not module._modules and name not in known}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     _this_thread.tapped = True
     try:
@@ -125,7 +127,7 @@ def tap(
             if eagerly and "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(_interface_followed(mode.follow))
-            stack.enter_context(mode.attached(model, idle))
+            stack.enter_context(mode.attached(modules, idle))
             stack.enter_context(mode)
             yield
         mode.report_unseen()
@@ -227,8 +229,7 @@ class _Tap(TorchFunctionMode):
         self._in_on_call = False
 
     @contextmanager
-    def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
-        modules = dict(model.named_modules())
+    def attached(self, modules: Mapping[str, nn.Module], idle: set[str]) -> Iterator[None]:
         scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
         try:
             with ExitStack() as hooks:
@@ -314,8 +315,7 @@ class _Tap(TorchFunctionMode):
             except Exception as error:
                 self._on_unseen(Unseen(self._frames[-1].name, f"An attention call was not read: {error}."))
                 return
-            device = call.device.type
-            with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+            with in_full_precision(call.device):
                 self._in_on_call = True
                 try:
                     self._on_call(call)
