@@ -89,14 +89,6 @@ def test_a_model_without_attention_is_refused_with_how_to_measure_its_ranks():
     assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
 
 
-def test_closing_twice_and_stepping_after():
-    seen = watch(models.HandWritten())
-    seen.close()
-    seen.close()
-    with pytest.raises(ValueError, match="it is closed"):
-        seen.step()
-
-
 def test_values_are_means_over_the_rows_that_count():
     model, inputs = models.build("llama"), models.inputs("llama")
     with watch(model, measures="attention", every=1, probe_batch=inputs, heads=True) as seen:
@@ -280,6 +272,8 @@ def test_a_full_disk_does_not_stop_training_and_is_reported_once(tmp_path, monke
         if ends_full:
             seen.close()
     seen.close()
+    with pytest.raises(ValueError, match="it is closed"):
+        seen.step()
     assert "full" in summary
     assert caplog.text.count("The disk is full") == 1
     assert set(read(tmp_path)["step"]) == (set() if ends_full else {0, 1, 2})
