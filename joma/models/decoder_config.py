@@ -205,7 +205,7 @@ def paper_language_model(vocabulary: int, *, depth: int = 5, **changes: Any) -> 
     >>> paper_language_model(28782, depth=10).identical_blocks
     True
     """
-    settings: dict[str, Any] = {
+    own = {
         "vocabulary": vocabulary,
         "width": TEXT_WIDTH,
         "hidden": TEXT_WIDTH,
@@ -217,7 +217,7 @@ def paper_language_model(vocabulary: int, *, depth: int = 5, **changes: Any) -> 
         "identical_blocks": True,
         "initialisation": "text",
     }
-    return DecoderConfig(**settings | changes)
+    return DecoderConfig(**own | changes)
 
 
 def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes: Any) -> DecoderConfig:
