@@ -140,14 +140,19 @@ def docstring(value: Any) -> str:
 
 
 def fields(value: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a class that have a docstring."""
+    """Yield the fields of a class that have a docstring, or a comment on their line."""
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0].body  # type: ignore[attr-defined]
+        source = textwrap.dedent(inspect.getsource(value))
     except (OSError, TypeError):
         return
-    for field, after in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            yield ast.unparse(field.target), str(after.value.value)
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    for field, after in pairwise([*body, ast.Pass()]):
+        if isinstance(field, ast.AnnAssign):
+            words = source.splitlines()[(field.end_lineno or 0) - 1].partition("  # ")[2]
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                words = str(after.value.value)
+            if words:
+                yield ast.unparse(field.target), words
 
 
 def recipe_table(_: list[str]) -> str:

@@ -455,6 +455,8 @@ def explore(
     _demand_pages()
     if folder is not None and not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Pass one that watch, train or scan wrote, or none.")
+    if static is not None and static.is_dir():
+        raise ValueError(f"{static} is a folder. Pass the file to write, such as {static / 'explore.html'}.")
     from joma import terminal
     from joma.explore import explore, write_static
     from joma.store.files import demand_writable

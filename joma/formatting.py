@@ -5,6 +5,7 @@ from decimal import Decimal
 
 NO_LAYER = -1
 """Number, in records, of what is measured outside of the layers: a pooling head, an embedding, the loss."""
+ALL_HEADS = -1  # number, in records, of what is measured over all heads
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 

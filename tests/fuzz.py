@@ -200,7 +200,7 @@ def options(folder: Path, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 3)):
         words += [rng.choice(own), rng.choice(ODD_WORDS)]
     words += {"train": ["--dry-run"], "reproduce": ["--list"], "simulate": ["--num-points", "5"]}.get(name, [])
-    words += ["no-such-thing"] if name in ("verify", "scan", "report") else []
+    words += ["no-such-thing"] if name in ("verify", "scan", "report", "explore") else []
     with mock.patch.object(sys, "argv", ["joma", *words]), contextlib.chdir(folder):
         cli.main()
 

@@ -191,6 +191,7 @@ def test_a_warning_is_one_line_and_shows_its_place_where_that_is_asked_for(monke
         (("simulate", "--num-points", "2147483648"), "`--num-points` must be at most 1,000,000, got 2,147,483,648"),
         (("verify", "thm6"), "joma: There is no statement named 'thm6'. `joma verify --list` lists all"),
         (("reproduce", "figure44"), "joma: There is no experiment named 'figure44'. Did you mean 'figure4'?"),
+        (("explore", "--static", "."), "joma: . is a folder. Pass the file to write, such as explore.html."),
     ],
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )

@@ -30,9 +30,11 @@ def test_the_script_notices_a_traceback(monkeypatch):
 
 
 def test_no_input_serves_until_it_is_interrupted(monkeypatch, tmp_path):
-    """The live view would count as hung; all other options of `report` are tried."""
-    tried = set()
-    monkeypatch.setattr(fuzz.cli, "main", lambda: tried.update(sys.argv if sys.argv[1] == "report" else ()))
+    """The live view and the explorer would count as hung; all other options of `report` are tried."""
+    tried = {"report": set(), "explore": set()}
+    monkeypatch.setattr(fuzz.cli, "main", lambda: tried.get(sys.argv[1], set()).add(tuple(sys.argv[2:])))
     for number in range(150):
         fuzz.options(tmp_path, random.Random(number))
-    assert {word for word in tried if word.startswith("--") and word != "--"} == {"--out", "--single", "--json"}
+    options = {word for words in tried["report"] for word in words if word.startswith("--") and word != "--"}
+    assert options == {"--out", "--single", "--json"}
+    assert tried["explore"] and all(words[-1] == "no-such-thing" for words in tried["explore"])

@@ -1,10 +1,13 @@
 """What README.md says of results is what the kept results say, and what documents link to is there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from joma import cli
 from joma.claims.text import heading, typed_numbers
 from joma.paper.documents import kept
 
@@ -50,6 +53,17 @@ def test_links_of_documents_lead_somewhere(document):
         if anchor:
             lines = (document.parent / target).read_text(encoding="utf-8")
             assert f'<a id="{anchor}">' in lines or re.search(rf"^#+ {re.escape(anchor)}$", lines, re.MULTILINE), anchor
+
+
+def test_what_the_package_says_of_itself_renders_outside_of_the_repository():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / about["readme"]).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)", text)
+    assert links and all(link.startswith("https://") for link in links)
+    assert "<img" not in text
+    assert about["classifiers"] and all(url.startswith("https://") for url in about["urls"].values())
+    commands = typer.main.get_command(cli.app).commands
+    assert {name for name, command in commands.items() if not command.hidden} == set(re.findall(r"`joma (\w+)", text))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -15,12 +15,9 @@ from torch import Tensor
 
 from joma.measure.tensors import finite_tensor, required_tensor, tensor_with_axes, varying
 
-TIE = 1e-6
-"""Averages this close are equal: shuffles are multiplied in single precision."""
-CHUNK_BYTES = 2**25
-"""Largest block of upcast activations, and of correlations of shuffles, held at once."""
-LEAST_UNITS = 3
-"""Two points always correlate perfectly."""
+TIE = 1e-6  # averages this close are equal: shuffles are multiplied in single precision
+CHUNK_BYTES = 2**25  # largest block of upcast activations, and of correlations of shuffles, held at once
+LEAST_UNITS = 3  # two points always correlate perfectly
 ROUNDINGS = 32
 """Of the largest activation: a neuron that moves by less is constant. The same sum comes out a few roundings apart in
 different rows of one product, and such noise correlates with whatever orders the rows."""
@@ -30,46 +27,33 @@ different rows of one product, and such noise correlates with whatever orders th
 class Control:
     """What the same statistic gives for latents dealt to other samples."""
 
-    correlation: Float[Tensor, " S"]
-    """Best correlation of each latent, the mean over shuffles."""
-    average: float
-    """Mean over latents."""
-    p_value: float
-    """Of the network's average: (1 + number of shuffles at least as high) / (1 + number of shuffles)."""
+    correlation: Float[Tensor, " S"]  # best correlation of each latent, the mean over shuffles
+    average: float  # mean over latents
+    p_value: float  # of the network's average: (1 + number of shuffles at least as high) / (1 + number of shuffles)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matching:
     """Neurons assigned to latents one to one, with the largest total correlation."""
 
-    latent: Int[Tensor, " P"]
-    """Indices into the latents as given: all that vary, or as many as there are live neurons."""
+    latent: Int[Tensor, " P"]  # indices into the latents as given: all that vary, or as many as there are live neurons
     neuron: Int[Tensor, " P"]
     correlation: Float[Tensor, " P"]
-    average: float
-    """Mean over the latents matched."""
+    average: float  # mean over the latents matched
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alignment:
     """Best correlation of every latent that varies, with its controls."""
 
-    latent: Int[Tensor, " S"]
-    """Indices into the latents as given of those that vary; the fields below keep this order."""
-    neuron: Int[Tensor, " S"]
-    """Best neuron of each."""
-    correlation: Float[Tensor, " S"]
-    """Its correlation."""
-    average: float
-    """Mean over latents: NCorr of Table 1."""
-    matched: Matching
-    """The same with no neuron used twice."""
-    shuffled: Control
-    """The same for latents dealt to other samples."""
-    num_constant_latents: int
-    """Latents left out because all samples give them one value."""
-    num_dead_neurons: int
-    """Neurons left out for the same reason."""
+    latent: Int[Tensor, " S"]  # indices into the latents as given of those that vary; the fields below keep this order
+    neuron: Int[Tensor, " S"]  # best neuron of each
+    correlation: Float[Tensor, " S"]  # its correlation
+    average: float  # mean over latents: NCorr of Table 1
+    matched: Matching  # the same with no neuron used twice
+    shuffled: Control  # the same for latents dealt to other samples
+    num_constant_latents: int  # latents left out because all samples give them one value
+    num_dead_neurons: int  # neurons left out for the same reason
 
 
 def peak_activation(hidden: Float[Tensor, "N L J"], mask: Bool[Tensor, "N L"] | None = None) -> Float[Tensor, "N J"]:
@@ -166,14 +150,10 @@ def align(
 class Units:
     """What is dealt as a whole: samples, or groups of samples that share an input."""
 
-    latents: Float[Tensor, "G S"]
-    """Those that vary."""
-    weights: Float[Tensor, " G"]
-    """Share of the samples."""
-    member: Int[Tensor, " N"] | None
-    """Unit of every sample; None where each is one."""
-    kept: Int[Tensor, " S"]
-    """Indices of the latents that vary, among those given."""
+    latents: Float[Tensor, "G S"]  # those that vary
+    weights: Float[Tensor, " G"]  # share of the samples
+    member: Int[Tensor, " N"] | None  # unit of every sample; None where each is one
+    kept: Int[Tensor, " S"]  # indices of the latents that vary, among those given
 
     @classmethod
     def of(cls, latents: Tensor, groups: Tensor | None, device: torch.device) -> "Units":

@@ -11,13 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-SPARE = 8
-"""Directions that are iterated beyond those asked for: the error falls by their distance in the spectrum."""
-ROUNDS = 8
-"""Products with WᵀW."""
+SPARE = 8  # directions that are iterated beyond those asked for: the error falls by their distance in the spectrum
+ROUNDS = 8  # products with WᵀW
 SEED = 20260
-SMALLEST = 1e-14
-"""Squared lengths below this part of the largest are rounding: such a direction is dropped."""
+SMALLEST = 1e-14  # squared lengths below this part of the largest are rounding: such a direction is dropped
 ROUNDING_UNITS = 64
 """Part of the squared norm, in units of rounding, below which what the first direction leaves is rounding."""
 
@@ -51,8 +48,7 @@ class Spectrum(NamedTuple):
     """What is read off the largest singular values of each matrix, in float64."""
 
     stable_rank: Float[Tensor, " B"]
-    energy: Float[Tensor, " B"]
-    """Share of the squared norm in the top directions."""
+    energy: Float[Tensor, " B"]  # share of the squared norm in the top directions
     rest_rank: Float[Tensor, " B"]
     """Stable rank without the first direction; NaN for a matrix of rank 1, where that leaves nothing."""
 

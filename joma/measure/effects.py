@@ -26,42 +26,31 @@ import numpy as np
 from jaxtyping import Float
 
 from joma.errors import finite, same_shape
+from joma.formatting import ALL_HEADS
 from joma.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas
 
-EARLIEST = 1e-5
-"""Part of training where logarithmic time begins: the unit $t_0$."""
-BIN = 0.04
-"""Measurements that are closer than this in logarithmic time are averaged."""
-MOST = 1000
-"""Longer curves are averaged to this many points first."""
-SPACING = 0.07
-"""Of the times, in logarithmic time, at which the curve is evaluated."""
-WIDEST = np.log(3)
-"""Gap in logarithmic time that is interpolated. No dip is searched inside a wider one."""
-LAST = 0.1
-"""Part of training whose mean is the level at the end."""
-ROUGHNESS = 10.0 ** np.arange(-3, 8.1, 0.8)
-"""Variance of the random walk, in units of the variance of the noise."""
-CORRELATION_TIMES = (0.0, 0.0007, 0.002, 0.006)
-"""Of the noise, as parts of training; 0 is white noise."""
+EARLIEST = 1e-5  # part of training where logarithmic time begins: the unit $t_0$
+BIN = 0.04  # measurements that are closer than this in logarithmic time are averaged
+MOST = 1000  # longer curves are averaged to this many points first
+SPACING = 0.07  # of the times, in logarithmic time, at which the curve is evaluated
+WIDEST = np.log(3)  # gap in logarithmic time that is interpolated. No dip is searched inside a wider one.
+LAST = 0.1  # part of training whose mean is the level at the end
+ROUGHNESS = 10.0 ** np.arange(-3, 8.1, 0.8)  # variance of the random walk, in units of the variance of the noise
+CORRELATION_TIMES = (0.0, 0.0007, 0.002, 0.006)  # of the noise, as parts of training; 0 is white noise
 PREFER_SHORT = 3.0
 """Log prior odds of each correlation time against the next longer one: a dip is a signal, not slow noise."""
 LEAST_NOISE = 0.012
 """Deviation, as part of the curve's range, of one more residual: a steep curve with few points looks free of noise."""
-NEGLIGIBLE = 1e-3
-"""Settings less likely than this, relative to the best, are left out."""
+NEGLIGIBLE = 1e-3  # settings less likely than this, relative to the best, are left out
 BAND = 2.7
 """Half-width of a 95 % interval in posterior deviations: above 1.96, because the minimum is searched and the prior is
 only roughly right. Chosen for coverage on the curves of the test."""
-MIN_NEAR, NEAR = 3, 2.0
-"""A dip is resolved by three measurements within a factor of 2 of its time."""
-MIN_POINTS = 5
-"""Shorter curves are not resolved."""
-MIN_CHANGE = 0.02
-"""Smallest change that has a name, as part of the largest value possible or of the start."""
+MIN_NEAR, NEAR = 3, 2.0  # a dip is resolved by three measurements within a factor of 2 of its time
+MIN_POINTS = 5  # shorter curves are not resolved
+MIN_CHANGE = 0.02  # smallest change that has a name, as part of the largest value possible or of the start
 CLEAR = 0.25
 """Part of its interval by which a change must clear the smallest that counts to get a name, which otherwise depends on
 the schedule. Chosen among 0, 0.15, 0.25, 0.35, 0.5, 0.7 and 1 on curves with other seeds than those of the test."""
@@ -83,39 +72,27 @@ class Estimate:
 class Effects:
     """What a curve does, in numbers."""
 
-    start: Estimate
-    """Level at the first point."""
-    lowest: Estimate
-    """Smallest value of the smoothed curve."""
-    dip_time: Estimate
-    """When the smoothed curve is lowest."""
-    fall: Estimate
-    """Start minus lowest."""
-    end: Estimate
-    """Mean of the smoothed curve over the last tenth of training."""
-    rise: Estimate
-    """End minus lowest."""
+    start: Estimate  # level at the first point
+    lowest: Estimate  # smallest value of the smoothed curve
+    dip_time: Estimate  # when the smoothed curve is lowest
+    fall: Estimate  # start minus lowest
+    end: Estimate  # mean of the smoothed curve over the last tenth of training
+    rise: Estimate  # end minus lowest
     resolved: bool
     """False where the curve has a dip with fewer than three measurements near it. The dip may then be deeper."""
-    noise: float
-    """Standard deviation of a measurement around the smoothed curve."""
-    lower: float
-    """The smallest value possible."""
-    maximum: float | None
-    """The largest value possible, if it is known."""
+    noise: float  # standard deviation of a measurement around the smoothed curve
+    lower: float  # the smallest value possible
+    maximum: float | None  # the largest value possible, if it is known
 
 
 class Name(StrEnum):
     """Names of curves. Where several apply, the first is given."""
 
-    COLLAPSED = "collapsed"
-    """Ends near the smallest value possible."""
-    UNIFORM = "uniform"
-    """Ends at the largest value possible."""
+    COLLAPSED = "collapsed"  # ends near the smallest value possible
+    UNIFORM = "uniform"  # ends at the largest value possible
     NOT_RESOLVED = "not resolved"
     """There may be a fall or rise that matters, but schedule or noise hide it, or whether it is large enough."""
-    REBOUNDING = "rebounding"
-    """Falls and rises again."""
+    REBOUNDING = "rebounding"  # falls and rises again
     FALLING = "falling"
     RISING = "rising"
     FLAT = "flat"
@@ -316,10 +293,8 @@ def _walk(u: Float[np.ndarray, " a"], v: Float[np.ndarray, " b"]) -> Float[np.nd
     return low**2 * (3 * high - low) / 6
 
 
-ALL_HEADS = -1
 FRACTION = "entropy_fraction"
-DESCRIBED = ("entropy", "entropy_window", "stable_rank")
-"""Metrics whose curves are described."""
+DESCRIBED = ("entropy", "entropy_window", "stable_rank")  # metrics whose curves are described
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

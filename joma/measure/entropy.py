@@ -24,7 +24,7 @@ from joma.measure.masks import (
     PerRow,
     Problem,
     Rows,
-    Visibility,
+    added_up,
     in_full_precision,
     read_bias,
     read_mask,
@@ -32,24 +32,20 @@ from joma.measure.masks import (
     read_sink,
     visible_logits,
 )
-from joma.measure.tensors import required_tensor, tensor_with_axes
+from joma.measure.tensors import required_tensor, tensor_with_axes, working_dtype
 
 FEW_THREADS = 8
 """Up to this many threads a CPU that is not Intel's takes row blocks: they multiply half as much, which pays where
 torch's products, made for Intel, are slow. One fused call needs less memory and keeps any number of cores busy."""
-CHUNK_BYTES = 2**26
-"""Largest block of given logits held at once."""
+CHUNK_BYTES = 2**26  # largest block of given logits held at once
 
 
 class Path(StrEnum):
     """How the numbers were computed."""
 
-    IDENTITY = "identity"
-    """Fused attention with V = K (entropy alone, on a CPU)."""
-    TRITON = "triton"
-    """One walk over the keys in a Triton kernel (GPU)."""
-    CHUNKED = "chunked"
-    """Exact softmax over blocks of rows (anywhere)."""
+    IDENTITY = "identity"  # fused attention with V = K (entropy alone, on a CPU)
+    TRITON = "triton"  # one walk over the keys in a Triton kernel (GPU)
+    CHUNKED = "chunked"  # exact softmax over blocks of rows (anywhere)
 
     @classmethod
     def _missing_(cls, value: object) -> "Path":
@@ -64,24 +60,18 @@ class AttentionStatistics:
     weights p on the visible keys, which sum to 1 without it.
     """
 
-    entropy: PerRow
-    """In nats, at least 0."""
+    entropy: PerRow  # in nats, at least 0
     fraction: PerRow
     """Entropy over its maximum, the log of the number of visible keys; NaN where one key or none is visible."""
-    num_visible: Int[Tensor, "b h rows"]
-    """Visible keys of each row; axes over which it does not vary are 1."""
+    num_visible: Int[Tensor, "b h rows"]  # visible keys of each row; axes over which it does not vary are 1
     effective_keys: PerRow | None
     r"""$1/\sum_j p_j^2$, from 1 to the number of visible keys."""
-    first_key_mass: PerRow | None
-    """Weight on the first key that any counted row can see."""
+    first_key_mass: PerRow | None  # weight on the first key that any counted row can see
     mean_distance: PerRow | None
     r"""$\sum_j p_j |i - j|$."""
-    max_logit: PerRow | None
-    """Largest visible logit, scale, bias and soft cap included."""
-    sink_mass: PerRow | None = None
-    """Weight on softmax columns that are no keys; None for a call without."""
-    logit_variance: PerRow | None = None
-    """Variance of a row's visible logits."""
+    max_logit: PerRow | None  # largest visible logit, scale, bias and soft cap included
+    sink_mass: PerRow | None = None  # weight on softmax columns that are no keys; None for a call without
+    logit_variance: PerRow | None = None  # variance of a row's visible logits
     key_bias_share: Float[Tensor, "B H 1"] | None = None
     r"""Variance of $\bar q\cdot k_j$ over that of the logits, each over a row's visible keys and summed over the rows:
     how much of the attention is the same for every query. $\bar q$ is the mean query of a sequence. None where a model
@@ -135,35 +125,30 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
     _refuse_unfit(q, k)
     if softcap is not None and not 0 < softcap < math.inf:
         raise ValueError(f"`softcap` must be positive and finite, got {softcap}. Leave it out where there is none.")
+    if window is not None and window < 1:
+        raise ValueError(f"`window` must be at least 1, got {window}. Pass None for no window.")
     shape = (*q.shape[:3], k.shape[2])
-    parts, bias = read_mask(mask, shape, q.device), read_bias(bias, shape, q.device)
-    if parts.added is not None:
-        bias = parts.added if bias is None else parts.added + bias
-    visibility = Visibility(
-        num_rows=q.shape[2],
-        num_keys=k.shape[2],
-        causal=causal,
-        window=window,
-        offset=offset,
-        mask=parts.visible,
-        rows=read_rows(rows, shape, q.device),
-    )
+    parts = read_mask(mask, shape, q.device)
     problem = Problem(
         q=q.detach(),
         k=k.detach(),
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         softcap=softcap,
-        bias=bias,
-        visibility=visibility,
-        companions=companions,
+        causal=causal,
+        window=window,
+        offset=offset,
+        mask=parts.visible,
+        bias=added_up(parts.added, read_bias(bias, shape, q.device)),
         sink=read_sink(sink if companions else None, shape, q.device),
+        rows=read_rows(rows, shape, q.device),
+        companions=companions,
     )
     chosen = _fastest_path(problem) if path is None else Path(path)
     measure = {Path.IDENTITY: _identity_rows, Path.TRITON: _triton_rows, Path.CHUNKED: chunked_rows}[chosen]
-    num_visible = visibility.count(q.device)
-    empty = None if visibility.every_row_sees_a_key else num_visible == 0
-    if visibility.rows is not None:
-        empty = ~visibility.rows[:, None] if empty is None else empty | ~visibility.rows[:, None]
+    num_visible = problem.count_visible()
+    empty = None if problem.every_row_sees_a_key else num_visible == 0
+    if problem.rows is not None:
+        empty = ~problem.rows[:, None] if empty is None else empty | ~problem.rows[:, None]
     of_logits, share = None, None
     with in_full_precision(q.device):
         found = measure(problem)
@@ -195,7 +180,7 @@ def logits_entropy(
     logits = tensor_with_axes("logits", logits, "B H rows keys").detach()
     shape = tuple(logits.shape)
     num_batch, num_heads, num_rows, num_keys = shape
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    dtype = working_dtype(logits)
     step = max(1, CHUNK_BYTES // max(1, num_batch * num_heads * num_keys * dtype.itemsize))
     seen = torch.zeros(num_batch, num_heads, num_keys, dtype=torch.bool, device=logits.device)
     counted = read_rows(rows, shape, logits.device)
@@ -257,14 +242,13 @@ def is_intel() -> bool:
 
 def _identity_suffices(problem: Problem) -> bool:
     """Whether a call of fused attention gives everything that is asked."""
-    visibility = problem.visibility
     return (
         not problem.companions
         and problem.softcap is None
         and problem.bias is None
-        and visibility.window is None
-        and visibility.offset == 0
-        and min(visibility.num_rows, visibility.num_keys) > 0
+        and problem.window is None
+        and problem.offset == 0
+        and min(problem.num_rows, problem.num_keys) > 0
     )
 
 
@@ -275,16 +259,17 @@ def _identity_rows(problem: Problem) -> Rows:
             "Path 'identity' needs `companions=False`, keys, and no bias, soft cap, window or offset. "
             "Leave `path` out to take one that can do more."
         )
-    q, k = problem.q.to(problem.working_dtype), problem.k.to(problem.working_dtype)
+    dtype = working_dtype(problem.q)
+    q, k = problem.q.to(dtype), problem.k.to(dtype)
     # Softmax does not feel a shift of all keys; without it large common offsets would cancel digits.
     k = k - k.mean(dim=2, keepdim=True)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # older kernels read grouped keys wrongly, without a word
-    hidden, mask = None, problem.visibility.mask
+    hidden, mask = None, problem.mask
     if mask is not None:
-        hidden = torch.zeros(mask.shape, dtype=problem.working_dtype).masked_fill_(~mask, -torch.inf)
-        hidden = hidden.expand(*mask.shape[:3], problem.visibility.num_keys)
+        hidden = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+        hidden = hidden.expand(*mask.shape[:3], problem.num_keys)
     mean_key, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, k, 0.0, problem.visibility.causal, attn_mask=hidden, scale=problem.scale
+        q, k, k, 0.0, problem.causal, attn_mask=hidden, scale=problem.scale
     )
     return {"entropy": lse - problem.scale * torch.einsum("bhrd,bhrd->bhr", q, mean_key)}
 

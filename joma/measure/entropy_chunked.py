@@ -15,19 +15,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.measure.masks import PerRow, Problem, Rows
+from joma.measure.tensors import working_dtype
 
-BLOCK_ROWS = 192
-"""Most rows of a block: more would waste keys above the diagonal, fewer read the keys too often."""
-FEWEST_ROWS = 32
-"""Fewest, whatever a long sequence makes of the block's size."""
+BLOCK_ROWS = 192  # most rows of a block: more would waste keys above the diagonal, fewer read the keys too often
+FEWEST_ROWS = 32  # fewest, whatever a long sequence makes of the block's size
 BLOCK_BYTES = 3 * 2**20
 """Logits of a block on a CPU: small enough for its caches, large enough for the operations that Python starts."""
-GPU_BLOCK_BYTES = 2**26
-"""The same on a GPU, which wants few operations."""
-THREADED_LOGITS = 2**22
-"""Calls with fewer logits, some 10 ms of one core, are not worth threads of their own."""
-HIDDEN = -1e30
-"""Stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN."""
+GPU_BLOCK_BYTES = 2**26  # the same on a GPU, which wants few operations
+THREADED_LOGITS = 2**22  # calls with fewer logits, some 10 ms of one core, are not worth threads of their own
+HIDDEN = -1e30  # stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN
 
 Read = Callable[["_Block", Tensor, Tensor], Rows]
 """From a block, its logits and room for as many numbers to what was found; both are overwritten."""
@@ -36,8 +32,7 @@ Read = Callable[["_Block", Tensor, Tensor], Rows]
 def chunked_rows(problem: Problem) -> Rows:
     """Measure all rows, a block at a time; memory is two blocks for each thread, inputs and results."""
     k, mean = _centred_keys(problem)
-    first_key = problem.visibility.first_visible_key(problem.q.device)
-    offset, companions = problem.visibility.offset, problem.companions
+    first_key, offset, companions = problem.first_visible_key(), problem.offset, problem.companions
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
@@ -72,6 +67,18 @@ def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tu
     return found["logits"], found["keys"]
 
 
+def attention_weights(problem: Problem) -> Float[Tensor, "B H rows keys"]:
+    """Return the weights themselves, for a call with few rows; NaN in a row that sees no key."""
+    k, _ = _centred_keys(problem)
+    batch, heads, groups = (slice(0, size) for size in (*problem.q.shape[:2], k.shape[1]))
+    last, stop = problem.num_rows, problem.num_keys
+    s = k.new_empty((*problem.q.shape[:3], stop))
+    _write_logits(
+        problem, k, _Block(batch=batch, groups=groups, heads=heads, first=0, last=last, start=0, stop=stop), s
+    )
+    return s.softmax(dim=-1).masked_fill_(s.amax(dim=-1, keepdim=True) < HIDDEN / 2, torch.nan)
+
+
 def visible_variance(
     values: Float[Tensor, "*rows keys"], visible: Bool[Tensor, "*rows keys"]
 ) -> Float[Tensor, "*rows"]:
@@ -87,7 +94,7 @@ def _centred_keys(problem: Problem) -> tuple[Float[Tensor, "B G keys D"], Float[
     Large common offsets would cancel digits, and softmax does not feel them; under a soft cap, which does, the mean is
     left where it is, and None is returned for it.
     """
-    k, mean = problem.k.to(problem.working_dtype) * problem.scale, None
+    k, mean = problem.k.to(working_dtype(problem.q)) * problem.scale, None
     if problem.softcap is None:
         mean = k.mean(dim=2, keepdim=True)
         mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
@@ -148,15 +155,15 @@ class _Block:
 def _blocks(problem: Problem) -> Iterator[_Block]:
     """Cut a call into blocks of rows, with as many key heads and then sequences as there is room for."""
     (num_batch, num_heads, num_rows, _), num_groups = problem.q.shape, problem.k.shape[1]
-    per_group, num_keys, window = num_heads // num_groups, problem.k.shape[2], problem.visibility.window
+    per_group, num_keys, window = num_heads // num_groups, problem.num_keys, problem.window
     per_row = per_group * max(1, num_keys if window is None else min(num_keys, 2 * window + BLOCK_ROWS))
-    room = (GPU_BLOCK_BYTES if problem.q.is_cuda else BLOCK_BYTES) // problem.working_dtype.itemsize
+    room = (GPU_BLOCK_BYTES if problem.q.is_cuda else BLOCK_BYTES) // working_dtype(problem.q).itemsize
     num_rows_at_once = max(1, min(max(FEWEST_ROWS, room // per_row), BLOCK_ROWS, num_rows))
     rows = _cut(num_rows, num_rows_at_once)
     groups = _cut(num_groups, room // (per_row * num_rows_at_once))
     batches = _cut(num_batch, room // (per_row * num_rows_at_once * num_groups))
     for batch, group, row in product(batches, groups, rows):
-        start, stop = problem.visibility.key_range(row.start, row.stop)
+        start, stop = problem.key_range(row.start, row.stop)
         heads = slice(group.start * per_group, group.stop * per_group)
         if start < stop:
             yield _Block(batch=batch, groups=group, heads=heads, first=row.start, last=row.stop, start=start, stop=stop)
@@ -171,7 +178,7 @@ def _write_logits(
     problem: Problem, k: Float[Tensor, "B G keys D"], block: _Block, s: Float[Tensor, "b h rows near"]
 ) -> None:
     """Write the logits of a block with the centred keys, hidden ones far below all others."""
-    visibility, num_rows = problem.visibility, block.last - block.first
+    num_rows = block.last - block.first
     q = problem.q[block.batch, block.heads, block.first : block.last].to(k.dtype)
     k = k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
     num_products = k.shape[0]  # heads of a group share their keys
@@ -180,11 +187,11 @@ def _write_logits(
         s.div_(problem.softcap).tanh_().mul_(problem.softcap)
     if problem.bias is not None:
         s.add_(_part(problem.bias, block))
-    if visibility.mask is not None:
-        s.add_(torch.where(_part(visibility.mask, block), 0.0, HIDDEN))
+    if problem.mask is not None:
+        s.add_(torch.where(_part(problem.mask, block), 0.0, HIDDEN))
     # Keys after a causal row or beyond a window are triangles at the ends of the key range.
-    position, window = block.first + visibility.offset, visibility.window
-    reach = 1 if visibility.causal else window
+    position, window = block.first + problem.offset, problem.window
+    reach = 1 if problem.causal else window
     if reach is not None:
         beyond = position + reach  # the first key that the first row does not see
         begin = max(block.start, beyond)

@@ -10,16 +10,12 @@ from torch import Tensor
 
 from joma.measure.masks import Problem, Rows
 
-LOG2_E = 1.4426950408889634
-"""The kernel works in powers of two, which the hardware has an instruction for."""
+LOG2_E = 1.4426950408889634  # the kernel works in powers of two, which the hardware has an instruction for
 LOG2_E_IN_KERNEL = tl.constexpr(LOG2_E)
-WIDE_HEAD = 128
-"""Head width from which a block holds fewer rows."""
-LARGEST_HEAD = 256
-"""Widest head whose rows and keys fit into the registers and the shared memory of a block."""
+WIDE_HEAD = 128  # head width from which a block holds fewer rows
+LARGEST_HEAD = 256  # widest head whose rows and keys fit into the registers and the shared memory of a block
 
-NUM_NUMBERS = 5
-"""Of each row with companions: entropy, effective keys, first-key mass, mean distance, largest logit."""
+NUM_NUMBERS = 5  # of each row with companions: entropy, effective keys, first-key mass, mean distance, largest logit
 
 
 def takes(problem: Problem) -> bool:
@@ -27,17 +23,17 @@ def takes(problem: Problem) -> bool:
     return (
         problem.softcap is None
         and problem.sink is None
-        and problem.bias_depends_on_keys_alone
-        and problem.visibility.depends_on_keys_alone
+        and (problem.bias is None or problem.bias.shape[-2] == 1)
+        and problem.mask_depends_on_keys_alone
         and problem.q.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and problem.q.shape[-1] <= LARGEST_HEAD
-        and min(problem.visibility.num_rows, problem.visibility.num_keys) > 0
+        and min(problem.num_rows, problem.num_keys) > 0
     )
 
 
 def triton_rows(problem: Problem) -> Rows:
     """Measure all rows by one launch: a program for each block of rows of each head."""
-    q, k, visibility = problem.q, problem.k, problem.visibility
+    q, k = problem.q, problem.k
     if q.device.type != "cuda" and isinstance(_rows_kernel, triton.JITFunction):  # Triton's interpreter takes any
         raise ValueError(
             f"Path 'triton' needs tensors on a GPU, got them on {q.device}. Move them there, or leave `path` out."
@@ -48,10 +44,12 @@ def triton_rows(problem: Problem) -> Rows:
             f"most {LARGEST_HEAD} in single or half precision. Leave `path` out to take one that can do more."
         )
     num_batch, num_heads, num_rows, dim = q.shape
-    first = _first_key(problem) if problem.companions else q
+    first = q  # which only companions ask for
+    if problem.companions:
+        first = problem.first_visible_key().to(torch.int32).expand(q.shape[:2]).contiguous()
     num_numbers = NUM_NUMBERS if problem.companions else 1
     out = torch.empty(num_numbers, num_batch, num_heads, num_rows, dtype=torch.float32, device=q.device)
-    seen, bias = _per_key(visibility.mask, problem, torch.int8), _per_key(problem.bias, problem, torch.float32)
+    seen, bias = _per_key(problem.mask, problem, torch.int8), _per_key(problem.bias, problem, torch.float32)
     block = _blocks(dim, q.dtype)
     grid = (triton.cdiv(num_rows, block["BLOCK_M"]), num_batch * num_heads)
     with torch.cuda.device_of(q):  # kernels start on the current device, not on their data's
@@ -71,11 +69,11 @@ def triton_rows(problem: Problem) -> Rows:
             num_heads // k.shape[1],
             num_rows,
             k.shape[2],
-            visibility.offset,
-            0 if visibility.window is None else visibility.window,
+            problem.offset,
+            problem.window or 0,
             problem.scale * LOG2_E,
-            CAUSAL=visibility.causal,
-            WINDOWED=visibility.window is not None,
+            CAUSAL=problem.causal,
+            WINDOWED=problem.window is not None,
             MASKED=seen is not None,
             BIASED=bias is not None,
             COMPANIONS=problem.companions,
@@ -91,12 +89,6 @@ def triton_rows(problem: Problem) -> Rows:
     )
 
 
-def _first_key(problem: Problem) -> Tensor:
-    """Return the first visible key of each head, which only companions ask for."""
-    first = problem.visibility.first_visible_key(problem.q.device).to(torch.int32)
-    return first.expand(problem.q.shape[:2]).contiguous()
-
-
 def _blocks(dim: int, dtype: torch.dtype) -> dict[str, int]:
     """Block sizes for a head width, the fastest of a dozen on an H200; float32 operands take twice the room."""
     width = max(16, triton.next_power_of_2(dim))
@@ -110,8 +102,7 @@ def _per_key(tensor: Tensor | None, problem: Problem, dtype: torch.dtype) -> Ten
     """Expand a mask or bias that is the same for every row to (B, H, keys), by strides alone."""
     if tensor is None:
         return None
-    num_batch, num_heads = problem.q.shape[:2]
-    return tensor[:, :, 0].to(dtype).expand(num_batch, num_heads, problem.k.shape[2])
+    return tensor[:, :, 0].to(dtype).expand(*problem.q.shape[:2], problem.num_keys)
 
 
 def _key_strides(tensor: Tensor | None) -> tuple[int, int, int]:

@@ -19,14 +19,12 @@ infinity. All give it a weight of exactly 0 next to any key that is seen, and me
 mask (ALiBi over a thousand positions) hides as well from here on; its weight is 0 too."""
 LOGIT_HIDDEN_BELOW = -9e3
 """A logit this low is hidden whatever the others are: mask and logit are no longer apart, and rows may see nothing."""
-ROWS_AT_ONCE = 256
-"""Rows whose visible keys are counted together."""
+ROWS_AT_ONCE = 256  # rows whose visible keys are counted together
 PerRow = Float[Tensor, "B H rows"]
 Rows = dict[str, PerRow]
 """What a path found for every row, before clamping and before rows without keys are struck out: `entropy` and, with
 companions, `effective_keys`, `first_key_mass`, `mean_distance`, `max_logit` and, but for the kernel, `lse`."""
-Shape = tuple[int, ...]
-"""(batch, heads, rows, keys) of a call."""
+Shape = tuple[int, ...]  # (batch, heads, rows, keys) of a call
 
 
 class MaskParts(NamedTuple):
@@ -54,6 +52,12 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
     added = torch.where(visible, mask, 0.0)
     hides, adds = torch.stack((~visible.all(), added.any())).tolist()  # a GPU is waited for once
     return MaskParts(visible=visible if hides else None, added=added if adds else None)
+
+
+def added_up(*terms: Float[Tensor, "..."] | None) -> Float[Tensor, "..."] | None:
+    """Add up the terms that there are; None for none."""
+    given = [term for term in terms if term is not None]
+    return sum(given[1:], given[0]) if given else None
 
 
 def visible_logits(logits: Float[Tensor, "*rows keys"]) -> Bool[Tensor, "*rows keys"]:
@@ -138,29 +142,41 @@ def _with_four_axes(value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Visibility:
-    """Causal order, a sliding window and a mask, together.
+class Problem:
+    """Queries, keys and everything that shapes their softmax.
 
     Row i stands at position `offset + i` among the keys. Causal rows see keys up to their own position; a window of w
     leaves the nearest w positions (on both sides when not causal).
     """
 
-    num_rows: int
-    num_keys: int
+    q: Float[Tensor, "B H rows D"]
+    k: Float[Tensor, "B G keys D"]
+    scale: float
+    softcap: float | None = None
     causal: bool = False
     window: int | None = None
     offset: int = 0
-    mask: Bool[Tensor, "b h rows keys"] | None = None
+    mask: Bool[Tensor, "#B #H #rows #keys"] | None = None
     """True where visible; any axis may be 1 and is broadcast."""
-    rows: Bool[Tensor, "B num_rows"] | None = None
-    """Rows that count; None for all."""
-
-    def __post_init__(self) -> None:
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"`window` must be at least 1, got {self.window}. Pass None for no window.")
+    bias: Float[Tensor, "#B #H #rows #keys"] | None = None
+    """Added to the logits; any axis may be 1."""
+    sink: Float[Tensor, "#B #H #rows"] | None = None
+    """Logit of a softmax column that is no key; any axis may be 1."""
+    rows: Bool[Tensor, "B rows"] | None = None  # rows that count; None for all
+    companions: bool = False
 
     @property
-    def depends_on_keys_alone(self) -> bool:
+    def num_rows(self) -> int:
+        """Rows of the logits."""
+        return self.q.shape[2]
+
+    @property
+    def num_keys(self) -> int:
+        """Keys of each row, hidden ones included."""
+        return self.k.shape[2]
+
+    @property
+    def mask_depends_on_keys_alone(self) -> bool:
         """Whether the mask is the same for every row, as padding is."""
         return self.mask is None or self.mask.shape[-2] == 1
 
@@ -180,41 +196,25 @@ class Visibility:
                 stop = min(stop, last_row + self.offset + self.window - 1)
         return start, max(start, stop)
 
-    def block(self, first_row: int, last_row: int, device: torch.device) -> Bool[Tensor, "b h rows keys"] | None:
-        """Return the visibility of these rows over their key range; None when all of it is visible."""
-        start, stop = self.key_range(first_row, last_row)
-        seen = None
-        if self.causal or self.window is not None:
-            row = torch.arange(first_row, last_row, device=device)[:, None] + self.offset
-            ahead = torch.arange(start, stop, device=device)[None, :] - row
-            seen = torch.ones_like(ahead, dtype=torch.bool)[None, None]
-            if self.causal:
-                seen &= ahead <= 0
-            if self.window is not None:
-                seen &= ahead.abs() < self.window
-        if self.mask is None:
-            return seen
-        rows = slice(None) if self.mask.shape[-2] == 1 else slice(first_row, last_row)
-        keys = slice(None) if self.mask.shape[-1] == 1 else slice(start, stop)
-        part = self.mask[..., rows, keys]
-        return part if seen is None else part & seen
-
-    def count(self, device: torch.device) -> Int[Tensor, "b h rows"]:
+    def count_visible(self) -> Int[Tensor, "b h rows"]:
         """Return how many keys each row sees; axes over which nothing varies are 1."""
-        if self.mask is not None and not self.depends_on_keys_alone:
-            counts = []
-            for first in range(0, self.num_rows, ROWS_AT_ONCE):
-                block = self.block(first, min(first + ROWS_AT_ONCE, self.num_rows), device)
-                assert block is not None
-                counts.append(block.sum(dim=-1))
+        position = torch.arange(self.offset, self.offset + self.num_rows, device=self.q.device)
+        if self.mask is not None and not self.mask_depends_on_keys_alone:
+            key, counts = torch.arange(self.num_keys, device=self.q.device), []
+            for row, mask in zip(position.split(ROWS_AT_ONCE), self.mask.split(ROWS_AT_ONCE, dim=2), strict=True):
+                ahead = key - row[:, None]
+                seen = mask & (ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool))
+                counts.append((seen if self.window is None else seen & (ahead.abs() < self.window)).sum(dim=-1))
             return torch.cat(counts, dim=-1)
-        after = torch.arange(self.offset + 1, self.offset + self.num_rows + 1, device=device)
-        start, stop = torch.zeros_like(after), torch.full_like(after, self.num_keys)  # keys of each row, the mask aside
+        start, stop = (
+            torch.zeros_like(position),
+            torch.full_like(position, self.num_keys),
+        )  # of each row, the mask aside
         if self.causal:
-            stop = after.clamp(0, self.num_keys)
+            stop = (position + 1).clamp(0, self.num_keys)
         if self.window is not None:
-            start = (after - self.window).clamp(0, self.num_keys)
-            stop = torch.minimum(stop, after + (self.window - 1))
+            start = (position + 1 - self.window).clamp(0, self.num_keys)
+            stop = torch.minimum(stop, position + self.window)
         stop = torch.maximum(stop, start)
         if self.mask is None:
             return (stop - start)[None, None]
@@ -222,40 +222,14 @@ class Visibility:
         before = torch.nn.functional.pad(seen.cumsum(-1), (1, 0))  # before[j] visible keys stand in front of key j
         return before[..., stop] - before[..., start]
 
-    def first_visible_key(self, device: torch.device) -> Int[Tensor, "b h"]:
+    def first_visible_key(self) -> Int[Tensor, "b h"]:
         """Return the first key that any counted row can see."""
         if self.mask is None:
-            return torch.zeros(1, 1, dtype=torch.long, device=device)
+            return torch.zeros(1, 1, dtype=torch.long, device=self.q.device)
         seen = self.mask
-        if self.rows is not None and not self.depends_on_keys_alone:
+        if self.rows is not None and not self.mask_depends_on_keys_alone:
             seen = seen & self.rows[:, None, :, None]
         return seen.any(dim=-2).to(torch.uint8).argmax(dim=-1)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """Queries, keys and everything that shapes their softmax."""
-
-    q: Float[Tensor, "B H rows D"]
-    k: Float[Tensor, "B G keys D"]
-    scale: float
-    softcap: float | None
-    bias: Float[Tensor, "b h r s"] | None
-    """Added to the logits; any axis may be 1."""
-    visibility: Visibility
-    companions: bool
-    sink: Float[Tensor, "b h rows"] | None = None
-    """Logit of a softmax column that is no key; any axis may be 1."""
-
-    @property
-    def bias_depends_on_keys_alone(self) -> bool:
-        """Whether the bias is the same for every row, as ALiBi is up to a constant."""
-        return self.bias is None or self.bias.shape[-2] == 1
-
-    @property
-    def working_dtype(self) -> torch.dtype:
-        """Half precision is computed in float32: rounding its results would cost more than the method does."""
-        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
 
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from joma.measure.tensors import required_tensor, tensor_with_axes
+from joma.measure.tensors import required_tensor, tensor_with_axes, working_dtype
 
 MATRIX_AXES = 2
 SMALL = 256
@@ -37,34 +37,25 @@ GRAM_SIDE = 1024
 """Longest shorter side for which it is: its price grows with that side, to some 20 to 60 products at this one."""
 GRAM_ASPECT = 2
 """Least ratio of the sides for which it is: of a square matrix, products with the Gram matrix are hardly cheaper."""
-GRAM_STRIP = 128
-"""Rows of the Gram matrix that are computed at once."""
-VERIFY_STEPS = 24
-"""Most float64 products after that."""
-VERIFIED_RESIDUAL = 1e-6
-"""Residual in float64 at which the answer is taken: the accuracy promised."""
-CHECK_EVERY = 8
-"""Steps between two looks at the residual of the search."""
+GRAM_STRIP = 128  # rows of the Gram matrix that are computed at once
+VERIFY_STEPS = 24  # most float64 products after that
+VERIFIED_RESIDUAL = 1e-6  # residual in float64 at which the answer is taken: the accuracy promised
+CHECK_EVERY = 8  # steps between two looks at the residual of the search
 CHUNK_BYTES = 2**21
 """On a CPU rows are multiplied in chunks of this size, which stay in its cache for both products with them."""
-GPU_CHUNK_BYTES = 2**28
-"""On a GPU, where starting a kernel takes longer than the product."""
-SAFE_EXPONENT = 30
-"""Matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32."""
+GPU_CHUNK_BYTES = 2**28  # on a GPU, where starting a kernel takes longer than the product
+SAFE_EXPONENT = 30  # matrices whose largest entry is outside 2^±this are rescaled, so that squares stay inside float32
 LIVE_STEPS = 3
 """Steps of a live estimate: four products. One step would follow the norm, and miss a direction that overtakes."""
-NUM_SQUARINGS = 30
-"""Of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns."""
-MANY_STEPS = 16
-"""Steps from which on a GPU is given a copy of all matrices in one."""
+NUM_SQUARINGS = 30  # of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns
+MANY_STEPS = 16  # steps from which on a GPU is given a copy of all matrices in one
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
 """Stands in for a length of zero where a zero vector is normalised, and leaves it zero."""
 SAFE_SQUARES = (1e-20, 1e30)
 """Squared norms between which products in float32 neither underflow nor overflow; outside, the matrix is rescaled."""
-SEED = 2310_00535
-"""Of the random start; any fixed one makes the measure a function of its input."""
+SEED = 2310_00535  # of the random start; any fixed one makes the measure a function of its input
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +64,7 @@ class PowerEstimate:
 
     norm: Float[Tensor, "*batch"]
     r"""$\sigma = \|Wx\|$, never above the spectral norm but for rounding; on the CPU, as is the residual."""
-    vector: Float[Tensor, "*batch n"]
-    """The unit vector x on the side of W's columns: pass it to the next call."""
+    vector: Float[Tensor, "*batch n"]  # the unit vector x on the side of W's columns: pass it to the next call
     residual: Float[Tensor, "*batch"]
     r"""$\|W^\top W x - \sigma^2 x\| / \sigma^2$, rounding included: some singular value is within that part of σ."""
 
@@ -88,7 +78,7 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     tensor(3., dtype=torch.float64)
     """
     matrices, _, broken = _scaled(w)
-    wide = matrices.to(_working_dtype(matrices))
+    wide = matrices.to(working_dtype(matrices))
     squares = torch.linalg.vector_norm(wide, dim=-1).double().square().sum(dim=-1)
     ranks = squares / _top_eigenvalues(matrices)  # 0/0 is NaN: no direction stands out
     return ranks.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
@@ -154,7 +144,7 @@ def power_step(
     if not bool(usable.all()):
         fresh = _random_start(shape, vector.device).reshape(vector.shape)
         vector = torch.where(usable.to(vector.device)[:, None], vector, fresh)
-    rounding = ROUNDING_UNITS * torch.finfo(_working_dtype(matrices[0])).eps
+    rounding = ROUNDING_UNITS * torch.finfo(working_dtype(matrices[0])).eps
     return PowerEstimate(
         norm=top.value.sqrt().reshape(batch),
         vector=vector.reshape(shape),
@@ -183,7 +173,7 @@ def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps
     """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
     iterate = partial(_lanczos, max_steps=num_steps + 1)
     products = _stacked_products if num_steps >= MANY_STEPS and start.device.type != "cpu" else _products
-    top = iterate(products([m.to(_working_dtype(m)) for m in matrices]), start)
+    top = iterate(products([m.to(working_dtype(m)) for m in matrices]), start)
     low, high = SAFE_SQUARES
     for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():
         size = _largest_entry(matrices[i])
@@ -384,11 +374,6 @@ def _refuse_unmeasurable(w: Tensor) -> None:
         raise ValueError(f"`w` must be matrices (..., m, n) with entries, got shape {tuple(w.shape)}.")
     if not w.is_floating_point():
         raise TypeError(f"`w` must be floating point, got {w.dtype}. Dequantise it first.")
-
-
-def _working_dtype(w: Tensor) -> torch.dtype:
-    """Half precision is computed in float32; its own products would round away the answer."""
-    return torch.float64 if w.dtype == torch.float64 else torch.float32
 
 
 def _random_start(shape: tuple[int, ...], device: torch.device) -> Float[Tensor, "*batch n"]:

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-RIDGE = 0.1
-"""Penalty of the probe, in units of a neuron's sum of squares."""
+RIDGE = 0.1  # penalty of the probe, in units of a neuron's sum of squares
 _CHANCE = 0.5
 
 

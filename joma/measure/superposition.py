@@ -31,24 +31,17 @@ from torch import Tensor
 
 from joma.measure.tensors import finite_tensor, tensor_with_axes, varying
 
-LEAST_LIFT = 1e-3
-"""A context whose attention is this close to the average context's attends to nothing of its own."""
-LEAST_FIRING = 4
-"""Fewer contexts do not differ from chance; also the rank of the activation that is called the peak."""
-MOST_FIRING = 64
-"""More contexts are thinned out, evenly over their ranks."""
-FIRING_LEVEL = 1 / 3
-"""Where firing begins on the way from median to peak."""
-BULK_DEVIATIONS = 4.0
-"""How far above the median it begins at least, in standard deviations of the bulk."""
+LEAST_LIFT = 1e-3  # a context whose attention is this close to the average context's attends to nothing of its own
+LEAST_FIRING = 4  # fewer contexts do not differ from chance; also the rank of the activation that is called the peak
+MOST_FIRING = 64  # more contexts are thinned out, evenly over their ranks
+FIRING_LEVEL = 1 / 3  # where firing begins on the way from median to peak
+BULK_DEVIATIONS = 4.0  # how far above the median it begins at least, in standard deviations of the bulk
 UPPER_QUARTILE = 0.6744897501960817
 """Of the standard normal: turns the distance from median to upper quartile into a standard deviation."""
-PATTERN_QUANTILE = 0.99
-"""A pattern has more contexts than the largest bundle in this share of random sets."""
+PATTERN_QUANTILE = 0.99  # a pattern has more contexts than the largest bundle in this share of random sets
 SET_SIZES = (4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, MOST_FIRING)
 """Sizes of the random sets; a neuron is held against the next size up, which is the stricter."""
-LEAST_CONTEXTS = 8 * LEAST_FIRING
-"""Two patterns that a neuron fires for should leave three quarters of the contexts."""
+LEAST_CONTEXTS = 8 * LEAST_FIRING  # two patterns that a neuron fires for should leave three quarters of the contexts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +51,8 @@ class Attended:
     A token may stand at several positions; its weights add up. Weights need not sum to one.
     """
 
-    ids: Int[Tensor, "C A"]
-    """Token at each attended position."""
-    weights: Float[Tensor, "C A"]
-    """Attention weight on it, 0 for padding; several heads are added up."""
+    ids: Int[Tensor, "C A"]  # token at each attended position
+    weights: Float[Tensor, "C A"]  # attention weight on it, 0 for padding; several heads are added up
 
     def __post_init__(self) -> None:
         ids, weights = (tensor_with_axes(name, getattr(self, name), "C A") for name in ("ids", "weights"))
@@ -135,10 +126,8 @@ class Firing:
 
     context: Int[np.ndarray, " n"]
     activation: Float[np.ndarray, " n"]
-    mass: Float[np.ndarray, " n"]
-    """Activation above the median."""
-    num_firing: int
-    """How many there were before thinning out."""
+    mass: Float[np.ndarray, " n"]  # activation above the median
+    num_firing: int  # how many there were before thinning out
 
     @classmethod
     def of(cls, activation: Float[np.ndarray, " C"]) -> "Firing":
@@ -209,47 +198,30 @@ def find_patterns(
 class TopContext(NamedTuple):
     """A context that fires a neuron, with what its query attends to."""
 
-    context: int
-    """Row of the activations."""
+    context: int  # row of the activations
     activation: float
-    pattern: int
-    """Number of the pattern, 0 for the one with most firing mass; -1 for none."""
-    tokens: tuple[tuple[int, float], ...]
-    """Attended tokens with their share of the attention, largest first."""
+    pattern: int  # number of the pattern, 0 for the one with most firing mass; -1 for none
+    tokens: tuple[tuple[int, float], ...]  # attended tokens with their share of the attention, largest first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuperpositionResult:
     """Patterns of every neuron that varies, and how superposed they are on the whole."""
 
-    neuron: Int[Tensor, " J"]
-    """Indices of the neurons that vary; the fields below keep this order."""
-    score: Float[Tensor, " J"]
-    """From 0, one pattern or none, to 1, two alike or more."""
-    num_patterns: Int[Tensor, " J"]
-    """Patterns found."""
-    num_firing: Int[Tensor, " J"]
-    """Contexts that fire the neuron."""
-    context: Int[Tensor, "J K"]
-    """Those that were bundled, strongest first; -1 pads."""
-    activation: Float[Tensor, "J K"]
-    """Activation there; 0 pads."""
-    pattern: Int[Tensor, "J K"]
-    """Pattern each belongs to, 0 for the one with most firing mass; -1 for none."""
-    average: float
-    """Mean score over the neurons that vary."""
-    null: float
-    """The same with each neuron's firing dealt to random contexts."""
-    excess: float
-    """The average less the null."""
-    error: float
-    """Standard error of the excess over neurons; contexts are taken as they are."""
-    num_dead_neurons: int
-    """Neurons left out because all contexts give them one value."""
-    num_silent_neurons: int
-    """Neurons that fewer than four contexts fire; they count, with score 0."""
-    attended: Attended
-    """As given."""
+    neuron: Int[Tensor, " J"]  # indices of the neurons that vary; the fields below keep this order
+    score: Float[Tensor, " J"]  # from 0, one pattern or none, to 1, two alike or more
+    num_patterns: Int[Tensor, " J"]  # patterns found
+    num_firing: Int[Tensor, " J"]  # contexts that fire the neuron
+    context: Int[Tensor, "J K"]  # those that were bundled, strongest first; -1 pads
+    activation: Float[Tensor, "J K"]  # activation there; 0 pads
+    pattern: Int[Tensor, "J K"]  # pattern each belongs to, 0 for the one with most firing mass; -1 for none
+    average: float  # mean score over the neurons that vary
+    null: float  # the same with each neuron's firing dealt to random contexts
+    excess: float  # the average less the null
+    error: float  # standard error of the excess over neurons; contexts are taken as they are
+    num_dead_neurons: int  # neurons left out because all contexts give them one value
+    num_silent_neurons: int  # neurons that fewer than four contexts fire; they count, with score 0
+    attended: Attended  # as given
 
     def superposed(self) -> Int[Tensor, " found"]:
         """Return the neurons with two patterns or more, highest score first."""

@@ -51,6 +51,11 @@ def finite_tensor(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """Half precision is computed in float32: rounding its results would cost more than the method does."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
 def varying(values: Real[Tensor, "N c"], tolerance: float = 0.0) -> Int[Tensor, " kept"]:
     """Return the columns that are not one value throughout, up to a tolerance.
 

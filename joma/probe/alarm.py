@@ -6,16 +6,18 @@ little to choose anything. Every network starts near there, so that alone is no 
 became uniform, and for attention that is still uniform long after the loss has fallen.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import combinations
 from math import isfinite, log, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joma.formatting import layer_name
+from joma.formatting import ALL_HEADS, layer_name
 
-ALL_HEADS = -1
+if TYPE_CHECKING:
+    from joma.probe.measurement import Row
+
 FRACTION, LOGIT, LOSS, GRADIENT_RANK = "entropy_fraction", "max_logit", "loss", "gradient_stable_rank"
 WATCHED = (FRACTION, LOGIT, LOSS, GRADIENT_RANK)  # metrics whose curves are looked at
 MIN_POINTS = 4  # fewer measurements give no forecast
@@ -59,40 +61,27 @@ class Alarm:
 
     collapse: float = 0.05
     """Below this fraction of the largest entropy a layer looks at one key or two: e^{0.05 log 512} = 1.4 of 512."""
-    uniform: float = 0.999
-    """Above this fraction logits differ by a tenth."""
-    alive: float = 0.99
-    """Attention that has been below this fraction has once chosen."""
-    patience: int = 3
-    """Measurements in a row, so that one odd batch is no alarm."""
+    uniform: float = 0.999  # above this fraction logits differ by a tenth
+    alive: float = 0.99  # attention that has been below this fraction has once chosen
+    patience: int = 3  # measurements in a row, so that one odd batch is no alarm
     loss_fall: float = 0.3
     """Fraction of the first loss by which it has fallen when a layer should have learned to choose."""
-    long_after: float = 4.0
-    """A layer is still uniform at this many times the step at which the loss had fallen."""
-    logit_bound: float = 100.0
-    """Largest logit that is still healthy."""
-    logit_watch: float = 30.0
-    """Growth of smaller logits is no alarm, unless it is fast."""
-    logit_fast: float = 20.0
-    """Fast growth of smaller logits is no alarm."""
-    logit_growth: float = 1.4
-    """Factor by which fast logits grow within the measurements of a forecast."""
-    logit_points: int = 8
-    """Measurements from which growth is forecast."""
+    long_after: float = 4.0  # a layer is still uniform at this many times the step at which the loss had fallen
+    logit_bound: float = 100.0  # largest logit that is still healthy
+    logit_watch: float = 30.0  # growth of smaller logits is no alarm, unless it is fast
+    logit_fast: float = 20.0  # fast growth of smaller logits is no alarm
+    logit_growth: float = 1.4  # factor by which fast logits grow within the measurements of a forecast
+    logit_points: int = 8  # measurements from which growth is forecast
     logit_horizon: float = 1.0
     """How far ahead a forecast may lie, over the steps so far; of fast growth the early end of its interval."""
-    logit_certainty: float = 3.0
-    """Slope of the growth, in standard errors."""
+    logit_certainty: float = 3.0  # slope of the growth, in standard errors
     logit_faster: float = 2.0
     """Growth changes its pace: the interval of a forecast begins at the fit's wait divided by this."""
     logit_slower: float = 4.0
     """It ends at the fit's wait times this. The fit alone contains the true step in six collapses of ten."""
-    same_heads: float = 1e-4
-    """Relative difference of entropy and largest logit below which two heads do the same."""
-    gradient_rank: float = 1.02
-    """Below this stable rank a gradient has one direction."""
-    gradient_alive: float = 2.0
-    """A gradient that has been above this stable rank once had several directions."""
+    same_heads: float = 1e-4  # relative difference of entropy and largest logit below which two heads do the same
+    gradient_rank: float = 1.02  # below this stable rank a gradient has one direction
+    gradient_alive: float = 2.0  # a gradient that has been above this stable rank once had several directions
 
     def __post_init__(self) -> None:
         ordered = 0 <= self.collapse < self.alive <= self.uniform <= 1
@@ -132,15 +121,12 @@ class Alert:
 
     kind: AlertKind
     step: int
-    since: int
-    """Step of the first of the measurements in a row."""
+    since: int  # step of the first of the measurements in a row
     site: str
     layer: int
-    value: float
-    """Of the metric that gave the alarm, now."""
+    value: float  # of the metric that gave the alarm, now
     threshold: float
-    heads: tuple[int, ...] = ()
-    """Heads concerned; none where it is the layer."""
+    heads: tuple[int, ...] = ()  # heads concerned; none where it is the layer
     forecast: Forecast | None = None
 
     @property
@@ -173,7 +159,14 @@ class MetricCurve:
             del self.steps[1 : LONGEST // 2 : 2], self.values[1 : LONGEST // 2 : 2]
 
 
-Curves = Mapping[tuple[str, str, int], MetricCurve]  # curves by site, metric and head
+Curves = dict[tuple[str, str, int], MetricCurve]  # curves by site, metric and head
+
+
+def note(curves: Curves, step: int, rows: Iterable["Row"]) -> None:
+    """Add the values of a step to the curves that are looked at."""
+    for row in rows:
+        if row.metric in WATCHED:
+            curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer)).add(step, row.value)
 
 
 def since_when(curve: MetricCurve, holds: Callable[[float], bool], patience: int) -> int | None:

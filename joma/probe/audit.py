@@ -20,6 +20,8 @@ from joma.probe.findings import Fault, Finding, some
 from joma.probe.fingerprint import SKETCH_LENGTH, Fingerprint, TensorPrint
 from joma.probe.trajectory import OffPath, off_path
 
+Series = Sequence[Fingerprint]
+Odd = dict[tuple[int, str], Fault]  # what is odd about a tensor, by step and name
 MATRIX_AXES = 2
 NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.PREFIX, Fault.NO_ENTROPY}
 """Faults that leave measured values as they are."""
@@ -40,7 +42,7 @@ FEWEST_ENTRIES = 64  # of a tensor whose distances are trusted
 ROUNDING = 1e-6  # distances below this fraction of the norm are rounding
 
 
-def audit(series: Sequence[Fingerprint]) -> list[Finding]:
+def audit(series: Series) -> list[Finding]:
     """Audit a series by what was kept of it, in the order of the steps.
 
     Every fingerprint's own findings come along. What is usual is what most of the series has, and tensors that are the
@@ -93,7 +95,7 @@ MESSAGES = {
 }
 
 
-def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Sequence[str]) -> Finding:
+def _of_tensors(series: Series, step: int, kind: Fault, names: Sequence[str]) -> Finding:
     index = [each.step for each in series].index(step)
     each, around = series[index], series[max(0, index - 1) : index + 2]
     message = MESSAGES[kind].format(name=each.name, tensors=f"{counted(len(names), 'tensor')}: {some(names)}")
@@ -106,8 +108,8 @@ def _of_tensors(series: Sequence[Fingerprint], step: int, kind: Fault, names: Se
     return Finding(kind, step, message, tuple(names), evidence)
 
 
-def _odd_tensors(series: Sequence[Fingerprint], shapes: Mapping[str, Any]) -> dict[tuple[int, str], Fault]:
-    found: dict[tuple[int, str], Fault] = {}
+def _odd_tensors(series: Series, shapes: Mapping[str, Any]) -> Odd:
+    found: Odd = {}
     for name, shape in shapes.items():
         there = [(each.step, tensor) for each in series if (tensor := _comparable(each, name, shape)) is not None]
         for i, (step, tensor) in enumerate(there):
@@ -199,7 +201,7 @@ def _ratio(a: TensorPrint, b: TensorPrint) -> float:
     return max(a.norm / b.norm, b.norm / a.norm)
 
 
-def _prefixes(series: Sequence[Fingerprint]) -> Iterator[Finding]:
+def _prefixes(series: Series) -> Iterator[Finding]:
     counts = Counter(each.prefix for each in series if each.tensors)
     usual = counts.most_common(1)[0][0] if counts else ""
     for each in series:
@@ -209,7 +211,7 @@ def _prefixes(series: Sequence[Fingerprint]) -> Iterator[Finding]:
             yield Finding(Fault.PREFIX, each.step, message, evidence={"prefix": difference})
 
 
-def _steps_inside(series: Sequence[Fingerprint]) -> tuple[list[Finding], list[int]]:
+def _steps_inside(series: Series) -> tuple[list[Finding], list[int]]:
     """Compare the step or epoch that checkpoints hold with their names.
 
     Most of a series shows how both are related: a fixed difference, a fixed ratio, or else the same order. Returns what
@@ -271,7 +273,7 @@ def flags(findings: Iterable[Finding], series: Iterable[Fingerprint]) -> dict[in
     }
 
 
-def _identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerprint]]:
+def _identical_checkpoints(series: Series) -> list[list[Fingerprint]]:
     """Group the checkpoints that hold the same weights: the same files, or the same in all tensors compared."""
     ignored = _never_changing(series)
     groups: dict[Hashable, list[Fingerprint]] = defaultdict(list)
@@ -284,10 +286,10 @@ def _identical_checkpoints(series: Sequence[Fingerprint]) -> list[list[Fingerpri
 
 
 def _out_of_place(
-    series: Sequence[Fingerprint],
+    series: Series,
     shapes: Mapping[str, Any],
-    odd: Mapping[tuple[int, str], Fault],
-    groups: Sequence[Sequence[Fingerprint]],
+    odd: Odd,
+    groups: Sequence[Series],
     at_home: Sequence[int],
 ) -> list[Finding]:
     """Find weights that belong to another step, or to none of the series, from distances between the sketches.
@@ -321,10 +323,10 @@ def _out_of_place(
 
 
 def _distances(
-    series: Sequence[Fingerprint],
+    series: Series,
     shapes: Mapping[str, Any],
     left_out: Collection[tuple[int, str]],
-    groups: Sequence[Sequence[Fingerprint]],
+    groups: Sequence[Series],
 ) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, " n"], int]:
     """Return the distances of all checkpoints, the share of the weights each is judged by, and the number of tensors.
 
@@ -357,9 +359,7 @@ def _distances(
     return np.where(label[:, None] == label, 0.0, distances), share, num
 
 
-def _is_stranger(
-    series: Sequence[Fingerprint], index: int, shapes: Mapping[str, Any], odd: Mapping[tuple[int, str], Fault]
-) -> bool:
+def _is_stranger(series: Series, index: int, shapes: Mapping[str, Any], odd: Odd) -> bool:
     """Whether the first or last checkpoint is of another model: most of its matrices jump."""
     tensors = {
         name: each
@@ -377,7 +377,7 @@ def _gaps(steps: Sequence[int]) -> Iterator[Finding]:
         yield Finding(Fault.GAP, missing[0], message, evidence=evidence)
 
 
-def _missing_tensors(series: Sequence[Fingerprint]) -> Iterator[Finding]:
+def _missing_tensors(series: Series) -> Iterator[Finding]:
     readable = [each for each in series if each.tensors]
     counts = Counter(name for each in readable for name in each.tensors)
     usual = [name for name, count in counts.items() if 2 * count > len(readable)]
@@ -389,7 +389,7 @@ def _missing_tensors(series: Sequence[Fingerprint]) -> Iterator[Finding]:
             yield Finding(Fault.MISSING_TENSOR, each.step, message, missing, evidence)
 
 
-def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPrint], Any]) -> Iterator[Finding]:
+def _changes(series: Series, kind: Fault, of: Callable[[TensorPrint], Any]) -> Iterator[Finding]:
     """Find tensors whose shape or type is not the one that most of the series has."""
     usual = _usual(series, of)
     for each in series:
@@ -406,7 +406,7 @@ def _changes(series: Sequence[Fingerprint], kind: Fault, of: Callable[[TensorPri
             yield Finding(what, each.step, message, tuple(names), evidence)
 
 
-def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Finding:
+def _duplicate(group: Series, misplaced: Sequence[Finding]) -> Finding:
     """Describe a group of equal checkpoints; flagged are those out of place, or all when none of them stands out."""
     steps = [each.step for each in group]
     wrong = [finding.step for finding in misplaced if finding.step in steps and not finding.evidence.get("rival")]
@@ -423,7 +423,7 @@ def _duplicate(group: Sequence[Fingerprint], misplaced: Sequence[Finding]) -> Fi
     return Finding(Fault.IDENTICAL_CHECKPOINT, flagged[0], message, evidence=evidence)
 
 
-def _identical_files(distinct: Sequence[Fingerprint]) -> Iterator[Finding]:
+def _identical_files(distinct: Series) -> Iterator[Finding]:
     """Find files that are the same at some steps, by the hub's hashes, though other files of the checkpoints differ."""
     holders: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in distinct:
@@ -436,7 +436,7 @@ def _identical_files(distinct: Sequence[Fingerprint]) -> Iterator[Finding]:
             yield Finding(Fault.IDENTICAL_FILE, steps[-1], message, evidence=evidence)
 
 
-def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
+def _identical_tensors(distinct: Series) -> list[Finding]:
     """Find tensors that are the same at some steps and not at others; vectors alone prove nothing.
 
     A vector in half precision stands still between steps now and then, and one whose entries are all equal always does.
@@ -464,7 +464,7 @@ def _identical_tensors(distinct: Sequence[Fingerprint]) -> list[Finding]:
     return found
 
 
-def _never_changing(series: Sequence[Fingerprint]) -> set[str]:
+def _never_changing(series: Series) -> set[str]:
     """Names of tensors that are the same in nearly all of a series, those of another type left aside."""
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     dtypes = _usual(series, lambda tensor: tensor.dtype)
@@ -475,7 +475,7 @@ def _never_changing(series: Sequence[Fingerprint]) -> set[str]:
     return {name for name, counts in seen.items() if max(counts.values()) >= CONSTANT_SHARE * counts.total()}
 
 
-def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> dict[str, Any]:
+def _usual(series: Series, of: Callable[[TensorPrint], Any]) -> dict[str, Any]:
     """What most of the series has for each tensor."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
     for each in series:
@@ -484,9 +484,7 @@ def _usual(series: Sequence[Fingerprint], of: Callable[[TensorPrint], Any]) -> d
     return {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
 
-def _misplaced(
-    off: OffPath, series: Sequence[Fingerprint], distances: Float[np.ndarray, "n n"], num_tensors: int
-) -> Finding:
+def _misplaced(off: OffPath, series: Series, distances: Float[np.ndarray, "n n"], num_tensors: int) -> Finding:
     me = series[off.index].step
     sides = {role: i for role, i in asdict(off).items() if role != "index" and i is not None}
     steps = {role: series[i].step for role, i in sides.items()}

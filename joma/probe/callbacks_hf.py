@@ -21,8 +21,7 @@ class HuggingFaceCallback(TrainerCallback):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.watch: Watch | None = None
-        """The watch of the last or current training."""
+        self.watch: Watch | None = None  # the watch of the last or current training
         self._settings = settings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

@@ -26,8 +26,7 @@ class LightningCallback(Callback):
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.watch: Watch | None = None
-        """The watch of the last or current training."""
+        self.watch: Watch | None = None  # the watch of the last or current training
         self._settings = settings
         self._loss: Tensor | None = None
 

@@ -6,7 +6,6 @@ own. `sdpa_fields`, `interface_fields` and `Products` read each of these into th
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -15,25 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
+from joma.formatting import NO_LAYER
 from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-from joma.measure.masks import HIDDEN_BELOW, split_mask
+from joma.measure.masks import HIDDEN_BELOW, added_up, split_mask
+from joma.measure.tensors import working_dtype
 from joma.probe.structure import plain_site
-
-
-class CallKind(StrEnum):
-    """Whose keys a call looks at."""
-
-    SELF = "self"
-    CROSS = "cross"
-
-
-class CallSource(StrEnum):
-    """Where a call was seen."""
-
-    SDPA = "sdpa"  # `torch.nn.functional.scaled_dot_product_attention`
-    INTERFACE = "interface"
-    """Hugging Face's attention interface: flash_attention_2, flex_attention and others registered there."""
-    SOFTMAX = "softmax"  # the softmax of an eager model; the call carries its logits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,36 +28,28 @@ class AttentionCall:
     The tensors are the model's own, detached: measure or copy them before the model goes on.
     """
 
-    site: str
-    """Qualified name of the innermost module that was running."""
-    kind: CallKind
-    layer: int
+    site: str = ""  # qualified name of the innermost module that was running
+    layer: int = NO_LAYER
     """Index of the layer in the model's order (an encoder's layers before its decoder's), -1 outside of the layers."""
-    source: CallSource
+    is_cross: bool = False  # whether its keys are those of another sequence
     q: Float[Tensor, "B H rows D"] | None = None
     k: Float[Tensor, "B G keys D"] | None = None
     logits: Float[Tensor, "B H rows keys"] | None = None
-    """What the softmax took for the keys: scale, bias, soft cap and mask are in it."""
-    scale: float | None = None
-    """Factor of q·kᵀ; None is 1/√D."""
+    """What the softmax of an eager model took for the keys: scale, bias, soft cap and mask are in it."""
+    scale: float | None = None  # factor of q·kᵀ; None is 1/√D
     causal: bool = False
     mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None
     """Boolean (True is visible) or additive; broadcasts to (B, H, rows, keys)."""
     bias: Float[Tensor, "..."] | None = None
     softcap: float | None = None
     window: int | None = None
-    offset: int = 0
-    """Position of the first row among the keys."""
-    rows: Bool[Tensor, "B rows"] | None = None
-    """Rows that count: False for padding, on either side. None for all."""
-    sink: Float[Tensor, "..."] | None = None
-    """Logit of softmax columns that are no keys; broadcasts to (B, H, rows)."""
+    offset: int = 0  # position of the first row among the keys
+    rows: Bool[Tensor, "B rows"] | None = None  # rows that count: False for padding, on either side. None for all.
+    sink: Float[Tensor, "..."] | None = None  # logit of softmax columns that are no keys; broadcasts to (B, H, rows)
     state: Float[Tensor, "B rows d"] | None = None
     """What the layer was given, where a self-attention shows it: the residual stream."""
-    repeat: int = 0
-    """How many times the module ran before in the same forward pass: a layer that is shared."""
-    part: int = 0
-    """How many softmaxes this run of the module computed before."""
+    repeat: int = 0  # how many times the module ran before in the same forward pass: a layer that is shared
+    part: int = 0  # how many softmaxes this run of the module computed before
 
     def __post_init__(self) -> None:
         if (self.q is None) != (self.k is None) or (self.q is None) == (self.logits is None):
@@ -104,18 +81,14 @@ class AttentionCall:
         return tensor.device
 
 
-def measure_call(call: AttentionCall, *, companions: bool = True, moments: bool = False) -> AttentionStatistics:
-    """Measure the rows of a call that count; `companions=False` leaves out all but the entropy.
+def measure_call(call: AttentionCall, *, moments: bool = False) -> AttentionStatistics:
+    """Measure the rows of a call that count.
 
     >>> q = torch.zeros(1, 1, 4, 8)
-    >>> call = AttentionCall(
-    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
-    ... )
-    >>> measure_call(call).entropy.exp().flatten().round(decimals=4)
+    >>> measure_call(AttentionCall(q=q, k=q, causal=True)).entropy.exp().flatten().round(decimals=4)
     tensor([1., 2., 3., 4.])
     """
-    common: dict[str, Any] = {"offset": call.offset, "rows": call.rows, "sink": call.sink}
-    common |= {"companions": companions, "moments": moments}
+    common: dict[str, Any] = {"offset": call.offset, "rows": call.rows, "sink": call.sink, "moments": moments}
     if call.logits is not None:
         return logits_entropy(call.logits, **common)
     assert call.q is not None and call.k is not None
@@ -123,8 +96,7 @@ def measure_call(call: AttentionCall, *, companions: bool = True, moments: bool 
     if call.mask is not None and call.mask.is_floating_point():
         # What a model adds is a fact, be it 0 and 1 alone, which `attention_entropy` takes for a caller's mistake.
         parts = split_mask(call.mask)
-        terms = [term for term in (parts.added, call.bias) if term is not None]
-        visible, added = parts.visible, sum(terms[1:], terms[0]) if terms else None
+        visible, added = parts.visible, added_up(parts.added, call.bias)
     return attention_entropy(
         call.q,
         call.k,
@@ -145,7 +117,7 @@ def measure_state(call: AttentionCall) -> dict[str, Float[Tensor, "B 1 _"]]:
     """
     if call.state is None:
         return {}
-    x = call.state if call.state.dtype == torch.float64 else call.state.float()
+    x = call.state.to(working_dtype(call.state))
     counted = call.rows if call.rows is not None else torch.ones_like(x[..., 0], dtype=torch.bool)
     norm = torch.where(counted, torch.linalg.vector_norm(x, dim=-1), torch.nan)
     x = torch.where(counted[..., None], x, 0.0)

@@ -53,7 +53,7 @@ _ENTRY_SIZE = 64
 _MOST_LEVELS = 100  # of `model`, `state_dict` and the like in each other
 MOST_SHARDS = 10_000
 _MOST_SHARING = 8  # bytes of all tensors over the bytes of their file; weights that are tied count twice
-_CHUNK = 2**20
+_CHUNK = 2**17  # bytes read at once: a larger buffer is new memory from the system each time, and half as fast
 _LOCAL_HEADER = 30
 """Bytes of a header inside an archive before the name of the entry; the lengths of name and extra are its last."""
 _COUNTERS = ("step", "global_step", "global_steps", "iteration", "iter", "num_updates", "epoch")
@@ -74,8 +74,7 @@ class Weights:
     """A checkpoint open for reading, or one file of it."""
 
     tensors: Mapping[str, TensorPrint]  # shapes and types; their content was not looked at
-    read: Callable[[str], Tensor]
-    """Returns one tensor by its name."""
+    read: Callable[[str], Tensor]  # returns one tensor by its name
     check: Callable[[], list[Flaw]] = list
     """Reads all bytes, compares them with the checksums in the files, and returns what differs."""
     counters: Mapping[str, float] = field(default_factory=dict)  # step, epoch and the like that it holds

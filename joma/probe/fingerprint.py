@@ -184,9 +184,10 @@ def _renamed(name: str, prefix: str, sign: str) -> str:
 
 
 def save(folder: Path, fingerprint: Fingerprint) -> None:
-    """Keep a fingerprint in the folder of a run, completely or not at all."""
-    record = _JSON.dump_python(fingerprint, mode="json")
-    write_text(folder / FOLDER / f"{fingerprint.step}.json", json.dumps(record) + "\n")
+    """Keep a fingerprint in the folder of a run with its checksum, completely or not at all."""
+    record = json.dumps(_JSON.dump_python(fingerprint, mode="json"))
+    kept = {"crc32": zlib.crc32(record.encode()), "fingerprint": record}
+    write_text(folder / FOLDER / f"{fingerprint.step}.json", json.dumps(kept) + "\n")
 
 
 def load(folder: Path) -> dict[int, Fingerprint]:
@@ -197,8 +198,10 @@ def load(folder: Path) -> dict[int, Fingerprint]:
 
 
 def load_step(folder: Path, step: int) -> Fingerprint | None:
-    """Return the fingerprint of one step, if there is one that can be read."""
+    """Return the fingerprint of one step, if there is one that can be read and fits its checksum."""
     try:
-        return _JSON.validate_json((folder / FOLDER / f"{step}.json").read_bytes())
-    except (FileNotFoundError, ValueError):
+        kept = json.loads((folder / FOLDER / f"{step}.json").read_bytes())
+        record = kept["fingerprint"]
+        return _JSON.validate_json(record) if zlib.crc32(record.encode()) == kept["crc32"] else None
+    except (FileNotFoundError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from joma.probe import checkpoint
 from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, Weights, dtype_name, read_header
-from joma.probe.findings import Fault, Flaw, some
+from joma.probe.findings import Fault, Flaw, first_sentence, some
 from joma.probe.fingerprint import TensorPrint
 
 SECONDS = 30.0  # how long the hub may be silent before a request is made again
@@ -213,10 +213,6 @@ def hub_errors(repository: str) -> Iterator[None]:
     """Say in one line why the hub gave nothing."""
     from huggingface_hub import constants, errors
 
-    def first_line(error: Exception) -> str:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return (lines[0] if lines else type(error).__name__).rstrip(".")
-
     # The base of all errors of the client's HTTP library, whichever that is.
     transport: type[Exception] = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
     try:
@@ -228,9 +224,9 @@ def hub_errors(repository: str) -> Iterator[None]:
     except errors.RepositoryNotFoundError:
         reason = f"The hub has no repository {repository}, or it is private. Check the name, or log in."
     except errors.HfHubHTTPError as error:
-        reason = f"The hub refused a request for {repository}: {first_line(error)}."
+        reason = f"The hub refused a request for {repository}: {first_sentence(error)}."
     except (transport, errors.LocalEntryNotFoundError, errors.FileMetadataError) as error:
-        reason = f"The hub cannot be reached at {constants.ENDPOINT}: {first_line(error)}. Check the network."
+        reason = f"The hub cannot be reached at {constants.ENDPOINT}: {first_sentence(error)}. Check the network."
     else:
         return
     raise HubError(reason)

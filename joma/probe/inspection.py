@@ -19,7 +19,7 @@ from joma.probe.fingerprint import Fingerprint, TensorPrint, tensor_print
 from joma.probe.measurement import Readings, Row
 from joma.probe.measures import Flagged, Reading, query_key_norms, take_query_key
 from joma.probe.series import Checkpoint
-from joma.probe.structure import Hints, QueryKey, Unseen, head_count, lower_matrices, query_keys, without_quantised
+from joma.probe.structure import QueryKey, Tensors, Unseen, head_count, layout_of
 from joma.probe.text import measure_text, windows_key
 
 RANKS = "ranks"
@@ -98,19 +98,19 @@ def _inspected(task: InspectionTask, weights: Weights, blank: Fingerprint) -> In
         return last[name]
 
     if task.ranks:
-        shapes = {name: info.shape for name, info in weights.tensors.items()}
         codes = {name: i.dtype for name, i in weights.tensors.items() if "weight" in name and "int" in i.dtype}
-        refs, unseen = without_quantised(*lower_matrices(shapes, mlp_pattern=task.mlp_pattern), codes)
-        for ref in refs:
+        shapes = {name: info.shape for name, info in weights.tensors.items()}
+        tensors = Tensors(shapes=shapes, heads=_heads(weights.folder))
+        is_local = isinstance(task.checkpoint.files, Path)  # of the hub as little as possible is fetched
+        layout = layout_of(tensors, mlp_pattern=task.mlp_pattern, with_attention=is_local, codes=codes)
+        unseen += layout.unseen
+        for ref in layout.lower:
             sources[ref.site] = ref.tensors
             readings.add(ref.site, "mlp", ref.layer, _ranks(ref.take(read)), {})
-        if refs and isinstance(task.checkpoint.files, Path):  # of the hub as little as possible is fetched
-            pairs, not_paired = query_keys(shapes, hints=_heads(weights.folder))
-            unseen += not_paired
-            for pair in pairs:
-                if norms := _query_key_norms(pair, read):
-                    readings.add(pair.site, "attention", pair.query.layer, norms, {})
-                    sources[pair.site] = tuple(dict.fromkeys((*pair.query.tensors, *pair.key.tensors)))
+        for pair in layout.query_keys if layout.lower else ():
+            if norms := _query_key_norms(pair, read):
+                readings.add(pair.site, "attention", pair.query.layer, norms, {})
+                sources[pair.site] = tuple(dict.fromkeys((*pair.query.tensors, *pair.key.tensors)))
     rows = list(readings.rows(heads=False))
     if task.windows is not None and not weights.flaws:
         try:
@@ -147,7 +147,7 @@ def _ranks(weight: Tensor) -> dict[str, Flagged]:
     return {metric: Flagged(value, flag) for metric, value in values.items()}
 
 
-def _heads(folder: Path | None) -> Hints:
+def _heads(folder: Path | None) -> dict[str, tuple[int, int]]:
     try:
         config = json.loads(((folder or Path()) / "config.json").read_text(encoding="utf-8")) if folder else {}
     except (OSError, ValueError, RecursionError):
@@ -156,8 +156,8 @@ def _heads(folder: Path | None) -> Hints:
     num_heads = head_count(known)
     num_key_heads = getattr(known, "num_key_value_heads", num_heads)
     if num_heads is None or not isinstance(num_key_heads, int) or min(num_heads, num_key_heads) < 1:
-        return Hints()
-    return Hints(heads={"": (num_heads, num_key_heads)})
+        return {}
+    return {"": (num_heads, num_key_heads)}
 
 
 def _query_key_norms(pair: QueryKey, read: Callable[[str], Tensor]) -> dict[str, Reading]:

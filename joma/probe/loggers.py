@@ -10,6 +10,7 @@ the watch. The adapters here import their package when they are made.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,26 +75,18 @@ class WandB:
         self._row = self._run.step
 
 
-class Trackio:
-    """Adds values to the run that `trackio.init` started."""
-
-    def __init__(self) -> None:
-        self._trackio = _package("trackio", "trackio")
-
-    def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Add all values at once."""
-        self._trackio.log(_prefixed(values), step=step)
+def Trackio() -> Logger:
+    """Return a logger that adds values to the run that `trackio.init` started."""
+    package = _package("trackio", "trackio")
+    return lambda step, values: package.log(_prefixed(values), step=step)
 
 
-class MLflow:
-    """Adds values to the active run of MLflow. Characters that it refuses in names become underscores."""
+def MLflow() -> Logger:
+    """Return a logger for the active run of MLflow. Characters that it refuses in names become underscores."""
+    package = _package("mlflow", "mlflow")
 
-    def __init__(self) -> None:
-        self._mlflow = _package("mlflow", "mlflow")
+    def log(step: int, values: Mapping[str, float]) -> None:
+        plain = {re.sub(r"[^\w./ -]", "_", name): value for name, value in _prefixed(values).items()}
+        package.log_metrics(plain, step=step)
 
-    def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Add all values at once."""
-        named = _prefixed(values).items()
-        allowed = "_-./ "
-        plain = {"".join(c if c.isalnum() or c in allowed else "_" for c in name): value for name, value in named}
-        self._mlflow.log_metrics(plain, step=step)
+    return log

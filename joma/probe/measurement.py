@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from joma.formatting import ALL_HEADS, NO_LAYER
 from joma.metrics import Reduction, metric_named
-from joma.probe.calls import AttentionCall, CallSource
+from joma.probe.calls import AttentionCall
 from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
 
-ALL_HEADS = -1
 TOGETHER = 2**26
 """Numbers in the matrices that are measured at once; one that is taken out may be a copy, and be copied to float32."""
 SHARDED = (
@@ -39,12 +39,12 @@ CLEARED = (
 class Row(NamedTuple):
     """One value of the record, before it has a step."""
 
-    site: str
-    kind: str
-    layer: int
-    head: int
-    metric: str
-    value: float
+    site: str = ""
+    kind: str = ""
+    layer: int = NO_LAYER
+    head: int = ALL_HEADS
+    metric: str = ""
+    value: float = math.nan
     flag: str = ""
 
 
@@ -56,7 +56,7 @@ class Measurement:
         self.failures: list[tuple[str, Exception]] = []  # sites, and what was raised there
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
-        self._calls: set[tuple[str, CallSource]] = set()
+        self._calls: dict[str, bool] = {}
         self._model = model
         self._measures = {on: [each for each in measures if each.on is on] for on in On}
         self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
@@ -67,7 +67,7 @@ class Measurement:
     @property
     def sites(self) -> Sites | None:
         """Where to look next time; None if something is missing that ran or was seen before: look everywhere."""
-        is_missing = {site for site, _ in self._earlier or ()} - {site for site, _ in self._calls}
+        is_missing = set(self._earlier or ()) - self._calls.keys()
         return None if is_missing or self.unseen or not self._calls else self._calls
 
     def tap(self) -> AbstractContextManager[None]:
@@ -162,7 +162,7 @@ class Measurement:
             yield subjects
 
     def _on_call(self, call: AttentionCall) -> None:
-        self._calls.add((call.site, call.source))
+        self._calls[call.site] = self._calls.get(call.site, False) or call.logits is not None
         if self._model.wants(plain_site(call.site)):
             self.layers[call.label] = call.layer
             self._measure(On.ATTENTION, "attention", [(call.label, call.layer, call)])

@@ -24,6 +24,7 @@ from torch import Tensor
 from joma.errors import UnknownNameError
 from joma.measure.directions import overlap, top_directions
 from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_rank, why_undefined
+from joma.measure.tensors import working_dtype
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
 from joma.probe.structure import QueryKey, plain_site
@@ -205,7 +206,7 @@ def gradient_measure() -> Function:
         found: dict[int, dict[str, Reading]] = {}
         for group in _alike(matrices).values():
             gradients = torch.stack([gradient for _, gradient in group])
-            gradients = gradients if gradients.dtype == torch.float64 else gradients.float()
+            gradients = gradients.to(working_dtype(gradients))
             energies = torch.linalg.vector_norm(gradients, dim=(1, 2)).double().square()
             top = top_directions(gradients, TOP)
             squares = top.values.square()

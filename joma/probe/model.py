@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from joma.probe.measures import Matrix, On, QueryKeyMatrices, take_query_key
 from joma.probe.structure import ModelLayout, find_layout, module_path, plain_site
@@ -159,13 +159,11 @@ class ProbedModel:
             if callable(batch):
                 batch(self.root)
                 return
-            moved = _copied(batch, self.devices[0])
+            moved: Any = tree_map_only(Tensor, lambda tensor: tensor.to(self.devices[0]), batch)
             if isinstance(moved, dict):
                 self.root(**moved)
-            elif isinstance(moved, tuple | list):
-                self.root(*moved)
             else:
-                self.root(moved)
+                self.root(*(moved if isinstance(moved, tuple | list) else (moved,)))
 
     def subjects(self, on: On) -> Iterator[tuple[str, Callable[[], Matrix | QueryKeyMatrices]]]:
         """Yield the site of all weights or gradients that measures look at, and a function that takes each out."""
@@ -197,10 +195,7 @@ class ProbedModel:
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:
-    tensors = (
-        tensor for module in model.modules() for tensor in (*module._parameters.values(), *module._buffers.values())
-    )
-    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor is not None))
+    return list(dict.fromkeys(tensor.device for tensor in (*model.parameters(), *model.buffers())))
 
 
 @contextmanager
@@ -276,15 +271,7 @@ def fixed_batch(batch: object) -> ProbeBatch:
             "`probe_batch` must be keyword arguments, a tuple of arguments, a tensor or a function of the model, "
             f"got {type(batch).__name__}."
         )
-    return _copied(batch)
-
-
-def _copied(batch: Any, device: torch.device | None = None) -> Any:
-    """Copy the tensors in nested containers, or move them to a device."""
-
-    def copied(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.detach().clone() if device is None else leaf.to(device)
-        return copy.copy(leaf) if device is None else leaf
-
-    return tree_map(copied, batch)
+    copied: ProbeBatch = tree_map(
+        lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else copy.copy(leaf), batch
+    )
+    return copied

@@ -8,6 +8,7 @@ attention call, of which one row for each sequence is worked out. No L×L matrix
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,18 +16,17 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from joma.errors import positive
 from joma.formatting import NO_LAYER
-from joma.measure.masks import Visibility, split_mask, visible_logits
+from joma.measure.entropy_chunked import attention_weights
+from joma.measure.masks import Problem, added_up, split_mask, visible_logits
 from joma.measure.superposition import Attended
-from joma.measure.tensors import tensor_with_axes
-from joma.probe.calls import AttentionCall, CallKind
+from joma.measure.tensors import tensor_with_axes, working_dtype
+from joma.probe.calls import AttentionCall
 from joma.probe.findings import some
 from joma.probe.model import ProbedModel
 from joma.probe.structure import MATRIX_AXES, Unseen, WeightRef, by_reason, is_inside, module_path, parent, plain_site
-from joma.probe.taps import hooked
 
 LOG = logging.getLogger("joma")
 AT_ONCE = 32  # contexts that run together
@@ -51,7 +51,6 @@ class NeuronReadings:
     """What could be read of a model, layer by layer, and what could not."""
 
     layers: tuple[NeuronReading, ...]  # in the order of the layers; a layer with two MLPs has two
-    position: Int[Tensor, " C"]  # of the query of each context
     unseen: tuple[Unseen, ...]
 
 
@@ -59,8 +58,6 @@ def read_neurons(
     model: nn.Module,
     contexts: Mapping[str, Any] | Tensor,
     *,
-    tokens: str = "input_ids",
-    visible: str = "attention_mask",
     at_once: int = AT_ONCE,
     mlp_pattern: str | None = None,
     attention_pattern: str | None = None,
@@ -72,10 +69,9 @@ def read_neurons(
 
     Args:
         model: Any PyTorch model.
-        contexts: The keyword arguments of the model, or its tokens alone as a tensor, one context in each row.
-        tokens: Name of the argument that holds the token ids.
-        visible: Name of the argument that holds the mask over them where there is padding, (C, L), other than 0 where a
-            token is visible: the query is the last such token, else the last of the row.
+        contexts: The keyword arguments of the model, with the tokens as `input_ids`, one context in each row, or these
+            alone as a tensor. Where there is padding, `attention_mask` (C, L) is other than 0 where a token is visible:
+            the query is the last such token, else the last of the row.
         at_once: Contexts that run together.
         mlp_pattern: As for `joma.watch`.
         attention_pattern: As for `joma.watch`.
@@ -88,12 +84,12 @@ def read_neurons(
     """
     probed = ProbedModel.of(model, mlp_pattern=mlp_pattern, attention_pattern=attention_pattern)
     positive("at_once", at_once)
-    ids, seen = _tokens_and_visible(contexts, tokens, visible)
+    ids, seen = _tokens_and_visible(contexts)
     position = ids.shape[1] - 1 - seen.flip(1).to(torch.uint8).argmax(dim=1)
     reader = _Reader(probed, contexts, position, ids.shape[1])
     reader.find_parallel_layers(int(seen.sum(dim=1).argmax()))
     reader.read(at_once)
-    readings = NeuronReadings(layers=tuple(reader.readings(ids)), position=position, unseen=tuple(reader.unseen))
+    readings = NeuronReadings(layers=tuple(reader.readings(ids)), unseen=tuple(reader.unseen))
     if not readings.layers:
         reason = readings.unseen[0].reason if readings.unseen else "It has no MLP."
         raise ValueError(f"joma can read no hidden neurons of this {probed.name}. {reason}")
@@ -104,7 +100,7 @@ def read_neurons(
 
 
 def _tokens_and_visible(
-    contexts: Mapping[str, Any] | Tensor, tokens: str, visible: str
+    contexts: Mapping[str, Any] | Tensor,
 ) -> tuple[Int[Tensor, "C L"], Bool[Tensor, "C L"]]:
     """Return the tokens of all contexts and which of them are no padding; refuse what cannot be read."""
     if not isinstance(contexts, Tensor | Mapping):
@@ -112,21 +108,21 @@ def _tokens_and_visible(
             f"`contexts` must be a tensor of token ids or the keyword arguments of the model, got "
             f"{type(contexts).__name__}. Pass what a tokenizer returns for `return_tensors='pt'`."
         )
-    named = {tokens: contexts} if isinstance(contexts, Tensor) else contexts
-    if tokens not in named:
-        raise ValueError(f"`contexts` must hold the tokens as {tokens!r}, got {sorted(named)}. Name them by `tokens`.")
-    ids = tensor_with_axes(tokens, named[tokens], "C L").detach().cpu()
+    named = {"input_ids": contexts} if isinstance(contexts, Tensor) else contexts
+    if "input_ids" not in named:
+        raise ValueError(f"`contexts` must hold the tokens as `input_ids`, got {sorted(named)}. Name them so.")
+    ids = tensor_with_axes("input_ids", named["input_ids"], "C L").detach().cpu()
     if len(ids) == 0 or ids.shape[1] < LEAST_TOKENS or ids.is_floating_point():
         raise ValueError(
             f"Contexts must be rows of at least {LEAST_TOKENS} token ids, got {ids.dtype} of shape "
             f"{tuple(ids.shape)}. Pass complete texts, one in each row."
         )
     seen = torch.ones_like(ids, dtype=torch.bool)
-    if named.get(visible) is not None:
-        seen = tensor_with_axes(visible, named[visible], "C L").detach().cpu() != 0
+    if named.get("attention_mask") is not None:
+        seen = tensor_with_axes("attention_mask", named["attention_mask"], "C L").detach().cpu() != 0
     if seen.shape != ids.shape:
         raise ValueError(
-            f"`{visible}` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
+            f"`attention_mask` must have the shape of the tokens, {tuple(ids.shape)}, got {tuple(seen.shape)}. "
             "Pass 1 for each token and 0 for padding."
         )
     empty = (~seen.any(dim=1)).nonzero()
@@ -278,17 +274,16 @@ class _Reader:
 
         def ignore(*_: object) -> None: ...
 
-        def hooks() -> Iterator[RemovableHandle]:
-            for layer, path in enumerate(self._model.layout.layers):
-                if path:
-                    hook = partial(poison, layer)
-                    yield self._modules[path].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-            for mlp in self._mlps:
-                for name in mlp.lower:
-                    yield self._modules[name].register_forward_pre_hook(partial(look, mlp.layer))
-
         try:
-            with hooked(hooks()), self._model.tap(ignore, on_error=ignore, eagerly=True):
+            with ExitStack() as stack:
+                for layer, path in enumerate(self._model.layout.layers):
+                    if path:
+                        hook, module = partial(poison, layer), self._modules[path]
+                        stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
+                for mlp in self._mlps:
+                    for name in mlp.lower:
+                        stack.enter_context(self._modules[name].register_forward_pre_hook(partial(look, mlp.layer)))
+                stack.enter_context(self._model.tap(ignore, on_error=ignore, eagerly=True))
                 self._model.forward(self._contexts_at(context, context + 1))
         except Exception as error:  # a model that does not run on the contexts either raises again when it is read
             self._doubt = error
@@ -297,17 +292,16 @@ class _Reader:
 
     def read(self, at_once: int) -> None:
         """Run all contexts, never as many together as they have tokens: that would hide which axis is which."""
-
-        def hooks() -> Iterator[RemovableHandle]:
+        with ExitStack() as stack:
             for mlp in self._mlps:
                 for name in mlp.lower:
-                    yield self._modules[name].register_forward_hook(lambda *_, m=mlp, n=name: m.to_run.discard(n))
+                    ran = self._modules[name].register_forward_hook(lambda *_, m=mlp, n=name: m.to_run.discard(n))
+                    stack.enter_context(ran)
                 for name in _ways_back(mlp, self._model):
                     hook = partial(self._comes_next, mlp, name)
-                    yield self._modules[name].register_forward_pre_hook(hook, with_kwargs=True)
-
-        options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
-        with hooked(hooks()), self._model.tap(self._on_call, eagerly=True, **options):
+                    stack.enter_context(self._modules[name].register_forward_pre_hook(hook, with_kwargs=True))
+            options = {"on_unseen": self._on_unseen, "on_error": self._on_error}
+            stack.enter_context(self._model.tap(self._on_call, eagerly=True, **options))
             stop = 0
             while (first := stop) < len(self._position):
                 stop = min(first + at_once, len(self._position))
@@ -366,7 +360,7 @@ class _Reader:
         batch, _, rows, keys = call.shape
         found, wanted = (batch, rows, keys), (len(self._queries), self._length, self._length)
         given: Tensor | str = f"Its attention has (contexts, rows, keys) {found}, where the contexts make {wanted}."
-        if call.kind is CallKind.CROSS:
+        if call.is_cross:
             given = "The last attention that its MLP sees looks at another sequence than that of the query."
         elif found == wanted:
             given = mean_weights(call, self._queries.to(call.device))
@@ -401,55 +395,36 @@ class _Reader:
 def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "B keys"]:
     """Return the attention of one row of each sequence, averaged over the heads; NaN where it sees no key.
 
-    >>> from joma.probe.calls import CallSource
     >>> q = torch.zeros(2, 1, 4, 8)
-    >>> call = AttentionCall(
-    ...     site="attn", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q, causal=True
-    ... )
-    >>> mean_weights(call, torch.tensor([1, 3]))
+    >>> mean_weights(AttentionCall(q=q, k=q, causal=True), torch.tensor([1, 3]))
     tensor([[0.5000, 0.5000, 0.0000, 0.0000],
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    chosen = {each: (row == each).nonzero()[:, 0] for each in row.unique().tolist()}
-    found = [_row_logits(call, which, each).softmax(dim=-1).mean(dim=1) for each, which in chosen.items()]
-    return torch.cat(found)[torch.cat([*chosen.values()]).argsort()]
+    batch = torch.arange(len(row), device=row.device)
 
+    def of_row(given: Tensor | None) -> Float[Tensor, "B h 1 _"] | Tensor | None:
+        """Cut the row of each sequence out of what broadcasts to (B, H, rows, _)."""
+        if given is None:
+            return None
+        given = given.reshape((1,) * (4 - given.ndim) + given.shape)
+        given = given.expand(len(row), *given.shape[1:])
+        return given[batch, :, row if given.shape[2] > 1 else 0][:, :, None]
 
-def _row_logits(call: AttentionCall, sequences: Tensor, row: int) -> Float[Tensor, "b H keys"]:
-    """Logits of one row of these sequences, hidden ones minus infinity; half precision is computed in float32."""
-
-    def exact(tensor: Tensor) -> Tensor:
-        return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-    if call.logits is not None:
-        given = exact(call.logits[sequences, :, row])
-        return given.masked_fill(~visible_logits(given), -torch.inf)
-    assert call.q is not None and call.k is not None
-    q, k = exact(call.q[sequences, :, row]), exact(call.k[sequences])
-    scale = q.shape[-1] ** -0.5 if call.scale is None else call.scale
-    grouped = scale * q.unflatten(1, (k.shape[1], -1))  # heads of a group share their keys
-    s = torch.einsum("bghd,bgkd->bghk", grouped, k).flatten(1, 2)
-    if call.softcap is not None:
-        s = call.softcap * (s / call.softcap).tanh()
-    mask, added = split_mask(_of_row(call.mask, sequences, row))
-    for term in (added, _of_row(call.bias, sequences, row)):
-        if term is not None:
-            s = s + term[:, :, 0]
-    visibility = Visibility(
-        num_rows=1, num_keys=k.shape[2], causal=call.causal, window=call.window, offset=call.offset + row, mask=mask
+    logits, q = of_row(call.logits), of_row(call.q)
+    if logits is not None:
+        logits = logits.to(working_dtype(logits))
+        return logits.masked_fill(~visible_logits(logits), -torch.inf).softmax(dim=-1)[:, :, 0].mean(dim=1)
+    assert q is not None and call.k is not None
+    parts = split_mask(of_row(call.mask))
+    ahead = torch.arange(call.shape[-1], device=row.device) - (row + call.offset)[:, None]
+    seen = (ahead <= 0) | (not call.causal)
+    seen = seen if call.window is None else seen & (ahead.abs() < call.window)
+    problem = Problem(
+        q=q,
+        k=call.k,
+        scale=q.shape[-1] ** -0.5 if call.scale is None else call.scale,
+        softcap=call.softcap,
+        mask=seen[:, None, None] if parts.visible is None else seen[:, None, None] & parts.visible,
+        bias=added_up(parts.added, of_row(call.bias)),
     )
-    start, stop = visibility.key_range(0, 1)
-    seen = visibility.block(0, 1, s.device)
-    left = torch.full_like(s, -torch.inf)
-    part = s[..., start:stop]
-    left[..., start:stop] = part if seen is None else part.masked_fill(~seen[:, :, 0], -torch.inf)
-    return left
-
-
-def _of_row(given: Tensor | None, sequences: Tensor, row: int) -> Float[Tensor, "b h 1 keys"] | Tensor | None:
-    """Cut one row of some sequences out of a mask or bias that broadcasts to (B, H, rows, keys)."""
-    if given is None:
-        return None
-    given = given.reshape((1,) * (4 - given.ndim) + given.shape)
-    given = given if given.shape[0] == 1 else given[sequences]
-    return given if given.shape[2] == 1 else given[:, :, row : row + 1]
+    return attention_weights(problem)[:, :, 0].mean(dim=1)

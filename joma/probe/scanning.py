@@ -48,14 +48,11 @@ class Scan:
 
     folder: Path
     num_checkpoints: int
-    num_measured: int
-    """Checkpoints measured by this call."""
-    num_known: int
-    """Checkpoints whose values were in the record already."""
+    num_measured: int  # checkpoints measured by this call
+    num_known: int  # checkpoints whose values were in the record already
     not_loaded: tuple[str, ...]
     """Checkpoints of which nothing could be read, in this call or before; the findings say why."""
-    without_values: tuple[str, ...]
-    """Checkpoints that were read and show nothing to measure, in this call or before."""
+    without_values: tuple[str, ...]  # checkpoints that were read and show nothing to measure, in this call or before
     findings: tuple[Finding, ...]
     failures: Mapping[str, str]
     """Checkpoints that could not be reached, with the reason; the next call tries them again."""

@@ -3,13 +3,14 @@
 No table of architectures. Names and shapes of tensors show most of it, so that a checkpoint needs no model: a block is
 the innermost numbered module that holds queries, keys and another matrix; in a block, outside of attention, a map from
 the model's width d to m neurons and a map back belong together. Shapes distinguish them, a bias shows a transposed one
-(GPT-2's Conv1D), names decide only where neither does. `find_layout` adds what only modules know (`Hints`).
+(GPT-2's Conv1D), names decide only where neither does. `find_layout` adds what only modules know.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ _AFFIX = r"(?:(?:to|w|lin|linear|fc|proj|in|c)_?)?"
 _SUFFIX = r"(?:_?(?:proj|lin|linear|layer|weight|net))*"
 _QUERY = re.compile(rf"^{_AFFIX}(?:q|query){_SUFFIX}$", re.IGNORECASE)
 _KEY = re.compile(rf"^{_AFFIX}(?:k|key){_SUFFIX}$", re.IGNORECASE)
-_VALUE = re.compile(rf"^{_AFFIX}(?:v|value|kv){_SUFFIX}$", re.IGNORECASE)
+_KEY_VALUE = re.compile(rf"^{_AFFIX}(?:kv|key_?value){_SUFFIX}$", re.IGNORECASE)
+_VALUE = re.compile(rf"^{_AFFIX}(?:v|value){_SUFFIX}$", re.IGNORECASE)
 _FUSED = re.compile(r"qkv|query_?key_?value|c_attn|w_?pack|^in_proj_weight$", re.IGNORECASE)
 _INTERLEAVED = re.compile(r"query_?key_?value", re.IGNORECASE)
 _ATTENTION = re.compile(r"att(?:n|ention)", re.IGNORECASE)
@@ -147,20 +149,6 @@ class ModelLayout:
         return next((i for i, path in enumerate(self.layers) if is_inside(site, path)), NO_LAYER)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hints:
-    """What only modules or a configuration show; names and shapes decide where there is no hint."""
-
-    transposed: Mapping[str, bool] = field(default_factory=dict)
-    """Tensors known to be stored as (inputs, outputs), or not."""
-    interleaved: frozenset[str] = frozenset()
-    """Fused gates whose rows alternate with what they gate, instead of coming first."""
-    lora_scaling: Mapping[str, float] = field(default_factory=dict)
-    """Scaling of an adapter by module path and adapter name ("layers.0.fc1.default"); 0 if it is switched off."""
-    heads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Query heads and key heads of an attention module by its path; "" speaks for all that are not listed."""
-
-
 def find_layout(
     model: nn.Module, *, mlp_pattern: str | None = None, attention_pattern: str | None = None
 ) -> ModelLayout:
@@ -173,48 +161,66 @@ def find_layout(
     >>> layout.attention, [(ref.site, ref.shape) for ref in layout.lower]
     (('self_attn',), [('linear1', (16, 8))])
     """
-    demand_pattern("mlp_pattern", mlp_pattern)
     demand_pattern("attention_pattern", attention_pattern)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    hints = hints_of(model)
-    lower, unseen = lower_matrices(shapes, mlp_pattern=mlp_pattern, hints=hints)
-    pairs, unread = query_keys(shapes, hints=hints)
-    blocks = find_blocks(shapes)
-    sites = [(block.index, path) for block in blocks for path in _attention_modules(block, model, attention_pattern)]
-    known = {pair.site for pair in pairs} | {each.site for each in unread}
-    reason = "No query and key matrices: no matrix of this module is named like them."
-    unread += [Unseen(path, reason) for _, path in sites if path not in known]
-    quantised = _quantised(model)
-    of_attention = [ref for pair in pairs for ref in (pair.query, pair.key)]
-    kept, unseen = without_quantised([*lower, *of_attention], [*unseen, *unread], quantised)
-    return ModelLayout(
-        layers=tuple(block.path for block in blocks),
-        sites=tuple(sites),
-        lower=tuple(ref for ref in lower if ref in kept),
-        query_keys=tuple(pair for pair in pairs if pair.query in kept and pair.key in kept),
-        unseen=tuple(unseen),
-        quantised=frozenset(quantised),
-        unmeasured=tuple(ref for ref in lower if ref not in kept),
+    modules = [path for path, _ in model.named_modules()]
+    return layout_of(
+        tensors_of(model), mlp_pattern=mlp_pattern, modules=modules, pattern=attention_pattern, codes=_quantised(model)
     )
 
 
-def without_quantised(
-    refs: Iterable[WeightRef], unseen: Iterable[Unseen], quantised: Mapping[str, str]
-) -> tuple[list[WeightRef], list[Unseen]]:
-    """Leave out matrices that are made of quantised tensors (name and type), and give that as the reason.
+def layout_of(
+    tensors: "Tensors",
+    *,
+    mlp_pattern: str | None = None,
+    with_attention: bool = True,
+    modules: Sequence[str] = (),
+    pattern: str | None = None,
+    codes: Mapping[str, str] | None = None,
+) -> ModelLayout:
+    """Find layers and matrices by the names and shapes of tensors, and say what cannot be seen.
 
-    It is also the reason where nothing was found in a layer that has such tensors: 4-bit codes have other shapes.
+    Args:
+        tensors: What is known of them.
+        mlp_pattern: Picks the lower matrices by the names of tensors. Of those outside of the blocks the first number
+            in the name is the layer, -1 without one.
+        with_attention: Whether to look for queries and keys.
+        modules: Paths of the modules, among which `pattern` picks those of attention.
+        pattern: As above; without it they are found by name.
+        codes: Names and types of quantised tensors. That is also the reason where nothing is found in a layer that has
+            some: 4-bit codes have other shapes.
+
+    >>> shapes = {"h.0.mlp.c_fc.weight": (8, 32), "h.0.mlp.c_fc.bias": (32,), "h.0.mlp.c_proj.weight": (32, 8)}
+    >>> [(ref.site, ref.shape, ref.transposed) for ref in layout_of(Tensors(shapes=shapes)).lower]
+    [('h.0.mlp.c_fc', (32, 8), True)]
     """
+    demand_pattern("mlp_pattern", mlp_pattern)
+    codes, blocks = codes or {}, find_blocks(tensors.shapes)
+    lower, without = _lower_matrices(tensors, blocks, mlp_pattern)
+    owners = [(block.index, *each) for block in blocks if with_attention for each in block.owners.items()]
+    pairs = [pair for each in owners if (pair := _query_key(tensors, *each)) is not None]
+    sites = [(block.index, path) for block in blocks for path in _attention_modules(block, modules, pattern)]
+    known = {pair.site for pair in pairs} | {each.site for each in tensors.unseen}
+    reason = "No query and key matrices: no matrix of this module is named like them."
+    nothing = [Unseen(path, reason) for _, path in sites if path not in known]
 
-    def reason(name: str) -> str:
-        return f"Its weights are quantised ({quantised[name]}): codes have no rank. Load the model in 16 or 32 bits."
+    def of_codes(name: str) -> str:
+        return f"Its weights are quantised ({codes[name]}): codes have no rank. Load the model in 16 or 32 bits."
 
-    codes = {ref: [name for name in ref.tensors if name in quantised] for ref in refs}
-    missing = [Unseen(ref.site, reason(names[0])) for ref, names in codes.items() if names]
-    for each in unseen:
-        inside = next((name for name in quantised if is_inside(name, each.site)), None)
-        missing.append(each if inside is None else Unseen(each.site, reason(inside)))
-    return [ref for ref, names in codes.items() if not names], list(dict.fromkeys(missing))
+    refs = [*lower, *(ref for pair in pairs for ref in (pair.query, pair.key))]
+    coded = {ref: [name for name in ref.tensors if name in codes] for ref in refs}
+    unseen = [Unseen(ref.site, of_codes(names[0])) for ref, names in coded.items() if names]
+    for each in (*without, *tensors.unseen, *nothing):
+        inside = next((name for name in codes if is_inside(name, each.site)), None)
+        unseen.append(each if inside is None else Unseen(each.site, of_codes(inside)))
+    return ModelLayout(
+        layers=tuple(block.path for block in blocks),
+        sites=tuple(sites),
+        lower=tuple(ref for ref in lower if not coded[ref]),
+        query_keys=tuple(pair for pair in pairs if not coded[pair.query] and not coded[pair.key]),
+        unseen=tuple(dict.fromkeys(unseen)),
+        quantised=frozenset(codes),
+        unmeasured=tuple(ref for ref in lower if coded[ref]),
+    )
 
 
 def _quantised(model: nn.Module) -> dict[str, str]:
@@ -307,7 +313,7 @@ class Block:
     index: int
     shapes: Shapes  # its tensors, in the order given
     owners: Mapping[str, Mapping[str, str]]
-    """Modules that own queries and keys: names of the tensors "query" and "key", or "fused"."""
+    """Modules that own queries and keys: names of the tensors "query" and "key" or "key_value", or "fused"."""
     mixers: frozenset[str]  # modules that own a depthwise convolution or a parameter of a recurrence
 
     @property
@@ -386,16 +392,16 @@ def _owners(matrices: Iterable[str], shapes: Shapes) -> dict[str, dict[str, str]
     for name in matrices:
         if len(shapes[name]) == MATRIX_AXES:
             path = module_path(name)
-            for role, pattern in (("fused", _FUSED), ("query", _QUERY), ("key", _KEY)):
+            for role, pattern in (("fused", _FUSED), ("query", _QUERY), ("key", _KEY), ("key_value", _KEY_VALUE)):
                 if pattern.search(_leaf(path)):
                     found[parent(path)].setdefault(role, name)
                     break
-    return {path: names for path, names in found.items() if "fused" in names or len(names) > 1}
+    return {path: names for path, names in found.items() if "fused" in names or ("query" in names and len(names) > 1)}
 
 
 def _belongs(path: str, block: str, owners: Collection[str]) -> bool:
     holder = parent(path)
-    if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _VALUE)):
+    if any(pattern.search(_leaf(path)) for pattern in (_FUSED, _QUERY, _KEY, _KEY_VALUE, _VALUE)):
         return holder in owners
     while holder and holder != block and not (parent(holder) == block and _leaf(holder) in _WRAPPERS):
         if holder in owners or _ATTENTION.search(_leaf(holder)):
@@ -404,10 +410,9 @@ def _belongs(path: str, block: str, owners: Collection[str]) -> bool:
     return False
 
 
-def _attention_modules(block: Block, model: nn.Module, pattern: str | None) -> list[str]:
+def _attention_modules(block: Block, modules: Iterable[str], pattern: str | None) -> list[str]:
     """Return the outermost modules of a block that match the pattern, or those that own queries or are called so."""
-    prefix = f"{block.path}." if block.path else ""
-    inside = [path for path, _ in model.named_modules() if f"{path}.".startswith(prefix)]
+    inside = [path for path in modules if is_inside(path, block.path)]
     if pattern is not None:
         matching = {path for path in inside if re.search(pattern, path)}
         return [path for path in inside if path in matching and not matching.intersection(_above(path))]
@@ -420,28 +425,40 @@ def _attention_modules(block: Block, model: nn.Module, pattern: str | None) -> l
 # Matrices
 
 
-class _Tensors:
-    """Names and shapes of a model's tensors, what is known about them beyond, and what could not be read."""
+@dataclass(kw_only=True)
+class Tensors:
+    """Names and shapes of a model's tensors, what only modules or a configuration show of them, and what is unread."""
 
-    def __init__(self, shapes: Shapes, hints: Hints | None) -> None:
-        self.shapes, self.hints = shapes, hints or Hints()
-        self.unseen: dict[Unseen, None] = {}
-        self._adapters: dict[str, list[str]] = defaultdict(list)  # names of the low-rank adapters at a module path
-        for name in shapes:
-            path, found, adapter = name.partition(".lora_A.")
-            if found:
-                self._adapters[path].append(adapter.removesuffix(".weight"))
+    shapes: Shapes
+    transposed: Mapping[str, bool] = field(default_factory=dict)
+    """Tensors known to be stored as (inputs, outputs), or not; of others names and shapes decide."""
+    interleaved: Collection[str] = ()  # fused gates whose rows alternate with what they gate, instead of coming first
+    lora_scaling: Mapping[str, float] = field(default_factory=dict)
+    """Scaling of an adapter by module path and adapter name ("layers.0.fc1.default"); 0 if it is switched off."""
+    heads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Query heads and key heads of an attention module by its path; "" speaks for all that are not listed."""
+    unseen: dict[Unseen, None] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def adapters(self) -> dict[str, list[str]]:
+        """Names of the low-rank adapters at each module path."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name in self.shapes:
+            path, is_adapter, adapter = name.partition(".lora_A.")
+            if is_adapter:
+                found[path].append(adapter.removesuffix(".weight"))
+        return found
 
     def num_stacked(self, name: str) -> int | None:
         """Return how many matrices are stacked in a tensor, None for a single one."""
         return self.shapes[name][0] if len(self.shapes[name]) == STACKED_AXES else None
 
     def is_transposed(self, name: str) -> bool | None:
-        """Whether a hint or a bias, which is as long as the outputs, shows a transposed matrix; None without either."""
+        """Whether a matrix is transposed, as is known or a bias as long as its outputs shows; None without either."""
         *_, first, last = self.shapes[name]
         stem = name.removesuffix(".weight")
         biases = [self.shapes[each][-1] == last for each in (f"{stem}.bias", f"{stem}_bias") if each in self.shapes]
-        return self.hints.transposed.get(name, biases[0] if biases and first != last else None)
+        return self.transposed.get(name, biases[0] if biases and first != last else None)
 
     def matrix(self, name: str, layer: int) -> WeightRef:
         """Read a tensor as a matrix."""
@@ -458,10 +475,10 @@ class _Tensors:
     def part(self, matrix: WeightRef, suffix: str = "", rows: Rows = (), expert: int | None = None) -> WeightRef:
         """Name a matrix, or some of its rows, with the adapters that are part of it: those of known scaling."""
         updates = []
-        for adapter in self._adapters.get(matrix.site, ()):
-            scaling = self.hints.lora_scaling.get(f"{matrix.site}.{adapter}")
+        for adapter in self.adapters.get(matrix.site, ()):
+            scaling = self.lora_scaling.get(f"{matrix.site}.{adapter}")
             if scaling is None:
-                reason = f"Adapter {adapter!r} is left out: its scaling is not known. Pass it in hints."
+                reason = f"Adapter {adapter!r} is left out: its scaling is not known."
                 self.unseen[Unseen(matrix.site, reason)] = None
             elif scaling:
                 a, b = (f"{matrix.site}.lora_{side}.{adapter}.weight" for side in "AB")
@@ -481,9 +498,9 @@ class _Tensors:
         halves: dict[str, Rows] = {":gate": ((0, hidden, 1),), ":up": ((hidden, 2 * hidden, 1),)}
         if matrix.shape[0] == hidden:
             halves = {"": ()}
-        elif matrix.name in self.hints.interleaved:
+        elif matrix.name in self.interleaved:
             halves = {":gate": ((0, 2 * hidden, 2),), ":up": ((1, 2 * hidden, 2),)}
-        elif matrix.stacked and matrix.transposed and matrix.name not in self.hints.transposed:
+        elif matrix.stacked and matrix.transposed and matrix.name not in self.transposed:
             halves = {"": ()}
             reason = "A gate and what it gates lie in one tensor in unknown order: measured as one matrix."
             self.unseen[Unseen(matrix.site, reason)] = None
@@ -497,35 +514,25 @@ class _Tensors:
         return bool(_ROUTER.match(_leaf(holder))) and any(other.startswith(experts) for other in self.shapes)
 
 
-def lower_matrices(
-    shapes: Shapes, *, mlp_pattern: str | None = None, hints: Hints | None = None
-) -> tuple[list[WeightRef], list[Unseen]]:
+def _lower_matrices(tensors: Tensors, blocks: list[Block], pattern: str | None) -> tuple[list[WeightRef], list[Unseen]]:
     """Find the matrices into the hidden neurons of every layer's MLP, and say where there is none.
 
-    Two maps into the same neurons are a gate and what it gates; one twice as wide holds both. `mlp_pattern` is a
-    regular expression that picks the matrices instead. It is searched in the names of all tensors; of those outside of
-    the blocks, the first number in the name is the layer, -1 without one.
-
-    >>> shapes = {"h.0.mlp.c_fc.weight": (8, 32), "h.0.mlp.c_fc.bias": (32,), "h.0.mlp.c_proj.weight": (32, 8)}
-    >>> [(ref.site, ref.shape, ref.transposed) for ref in lower_matrices(shapes)[0]]
-    [('h.0.mlp.c_fc', (32, 8), True)]
+    Two maps into the same neurons are a gate and what it gates; one twice as wide holds both.
     """
-    tensors, blocks = _Tensors(shapes, hints), find_blocks(shapes)
     if not blocks:
         return [], [Unseen("", "No matrix was found.")]
-    if mlp_pattern is None:
+    if pattern is None:
         found = [ref for block in blocks for ref in _lower_of_block(block, tensors)]
     else:
-        found = _picked(mlp_pattern, blocks, tensors)
+        found = _picked(pattern, blocks, tensors)
         if not found:
-            return [], [Unseen("", f"No matrix matches `mlp_pattern={mlp_pattern}`. Change the pattern.")]
+            return [], [Unseen("", f"No matrix matches `mlp_pattern={pattern}`. Change the pattern.")]
     found.sort(key=lambda ref: ref.layer)
     seen = {ref.layer for ref in found}
-    without = [Unseen(block.path, _why_none(block, mlp_pattern)) for block in blocks if block.index not in seen]
-    return found, [*without, *tensors.unseen]
+    return found, [Unseen(block.path, _why_none(block, pattern)) for block in blocks if block.index not in seen]
 
 
-def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
+def _lower_of_block(block: Block, tensors: Tensors) -> list[WeightRef]:
     """Find the maps d → m (of a fused gate d → 2m) that have a map m → d back, in the order of the tensors."""
     names = [name for name in block.matrices if not block.mixes_tokens(name) and not tensors.is_router(name)]
     lowers, uppers = _sides(names, block, tensors)
@@ -541,7 +548,7 @@ def _lower_of_block(block: Block, tensors: _Tensors) -> list[WeightRef]:
     return sorted(refs, key=lambda ref: (order[ref.name], -1 if ref.expert is None else ref.expert))
 
 
-def _picked(pattern: str, blocks: list[Block], tensors: _Tensors) -> list[WeightRef]:
+def _picked(pattern: str, blocks: list[Block], tensors: Tensors) -> list[WeightRef]:
     """Find what a pattern picks, first inside of the blocks and then outside of them."""
     layer_of = {name: block.index for block in blocks for name in block.shapes}
     widths = [block.width() for block in blocks]
@@ -568,7 +575,7 @@ def _why_none(block: Block, pattern: str | None) -> str:
     )
 
 
-def _sides(names: Iterable[str], block: Block, tensors: _Tensors) -> tuple[list[WeightRef], list[WeightRef]]:
+def _sides(names: Iterable[str], block: Block, tensors: Tensors) -> tuple[list[WeightRef], list[WeightRef]]:
     """Split into maps from the width and maps back to it; a name decides where shape and bias do not."""
     lowers: list[WeightRef] = []
     uppers: list[WeightRef] = []
@@ -610,31 +617,21 @@ def _layer_outside(name: str, blocks: list[Block]) -> int:
 # Queries and keys
 
 
-def query_keys(shapes: Shapes, *, hints: Hints | None = None) -> tuple[list[QueryKey], list[Unseen]]:
-    """Find the query and key matrices of every attention module, and say which cannot be distinguished.
+def _query_key(tensors: Tensors, layer: int, site: str, names: Mapping[str, str]) -> QueryKey | None:
+    """Find the query and key matrices of an attention module; None where they cannot be distinguished.
 
     The name of a fused matrix shows the order: `query_key_value` holds the queries, key and value of one group of heads
-    after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values.
-
-    >>> shapes = {"h.0.attn.c_attn.weight": (8, 24), "h.0.attn.c_attn.bias": (24,), "h.0.mlp.weight": (8, 8)}
-    >>> [(pair.query.rows, pair.key.rows) for pair in query_keys(shapes)[0]]
-    [(((0, 8, 1),), ((8, 16, 1),))]
+    after another (GPT-NeoX, Bloom, Falcon), every other name all queries, then all keys, then all values. A matrix of
+    keys and values alone (`to_kv`, `Wkv`) holds all keys first.
     """
-    tensors = _Tensors(shapes, hints)
-    found: list[QueryKey] = []
-    for block in find_blocks(shapes):
-        for path, names in block.owners.items():
-            try:
-                found.append(_query_key(path, names, block.index, tensors))
-            except ValueError as error:
-                tensors.unseen[Unseen(path, str(error))] = None
-    return found, list(tensors.unseen)
-
-
-def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensors) -> QueryKey:
-    heads = tensors.hints.heads.get(site, tensors.hints.heads.get(""))
+    heads = tensors.heads.get(site, tensors.heads.get(""))
     if "fused" not in names:
-        query, key = (tensors.part(tensors.matrix(names[role], layer)) for role in ("query", "key"))
+        query = tensors.part(tensors.matrix(names["query"], layer))
+        if "key" in names:
+            key = tensors.part(tensors.matrix(names["key"], layer))
+        else:
+            both = tensors.matrix(names["key_value"], layer)
+            key = tensors.part(both, ":key", ((0, both.shape[0] // 2, 1),))
         fits = heads is not None and query.shape[0] % heads[0] == 0 and key.shape[0] * heads[0] % query.shape[0] == 0
         heads = (heads[0], key.shape[0] * heads[0] // query.shape[0]) if heads is not None and fits else None
     else:
@@ -642,15 +639,15 @@ def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensor
         num_rows, num_inputs = matrix.shape
         interleaved = bool(_INTERLEAVED.search(_leaf(matrix.site)))
         if heads is None and (interleaved or num_rows != 3 * num_inputs):
-            raise ValueError(
-                "Queries and keys are fused, and how many heads there are is not known. Pass them in hints."
-            )
+            reason = "Queries and keys are fused, and how many heads there are is not known."
+            tensors.unseen[Unseen(site, reason)] = None
+            return None
         num_heads, num_key_heads = heads or (1, 1)
         dim, rest = divmod(num_rows, num_heads + 2 * num_key_heads)
         if rest:
-            raise ValueError(
-                f"{num_rows} rows do not divide into {num_heads} query and twice {num_key_heads} key heads."
-            )
+            reason = f"{num_rows} rows do not divide into {num_heads} query and twice {num_key_heads} key heads."
+            tensors.unseen[Unseen(site, reason)] = None
+            return None
         # Group by group its queries, its key, its value; a matrix that is not interleaved is one group.
         num_groups, keys_of_group = (num_key_heads, 1) if interleaved else (1, num_key_heads)
         queries_of_group = num_heads // num_groups
@@ -666,8 +663,9 @@ def _query_key(site: str, names: Mapping[str, str], layer: int, tensors: _Tensor
 # What only modules know
 
 
-def hints_of(model: nn.Module) -> Hints:
-    """Read off a model's modules what names and shapes do not show: orientation, order of gates, adapters, heads."""
+def tensors_of(model: nn.Module) -> Tensors:
+    """Return a model's tensors with what only modules show: orientation, order of gates, adapters, heads."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     transposed: dict[str, bool] = {}
     interleaved: set[str] = set()
     scaling: dict[str, float] = {}
@@ -679,7 +677,9 @@ def hints_of(model: nn.Module) -> Hints:
             if getattr(module, "is_concatenated", True) is False:
                 interleaved.add(name)
         scaling |= {f"{path}.{adapter}": value for adapter, value in _adapter_scaling(module).items()}
-    return Hints(transposed=transposed, interleaved=frozenset(interleaved), lora_scaling=scaling, heads=_heads(model))
+    return Tensors(
+        shapes=shapes, transposed=transposed, interleaved=interleaved, lora_scaling=scaling, heads=_heads(model)
+    )
 
 
 def head_count(place: object) -> int | None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -30,13 +30,13 @@ from torch.overrides import TorchFunctionMode, _pop_mode_temporarily, has_torch_
 from torch.utils.hooks import RemovableHandle
 
 from joma.probe import calls
-from joma.probe.calls import AttentionCall, CallKind, CallSource
+from joma.probe.calls import AttentionCall
 from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
 
 OnCall = Callable[[AttentionCall], None]
 OnUnseen = Callable[[Unseen], None]
 OnError = Callable[[AttentionCall, Exception], None]
-Sites = Collection[tuple[str, CallSource]]  # where calls were seen, and how
+Sites = Mapping[str, bool]  # where calls were seen, and whether by a softmax of the model's own
 
 _OTHER_SEQUENCE = re.compile(r"^key|kv|encoder|memory|context|source", re.IGNORECASE)
 _NO_SEQUENCE = re.compile(r"mask|bias|pos|cache|past", re.IGNORECASE)
@@ -98,9 +98,9 @@ def tap(
         sites: Where an earlier forward pass saw calls; saves looking elsewhere.
 
     >>> model = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
-    >>> with tap(model, lambda call: print(call.site, call.kind, call.layer, tuple(call.q.shape))):
+    >>> with tap(model, lambda call: print(call.site, call.layer, tuple(call.q.shape))):
     ...     _ = model(torch.zeros(1, 5, 8))
-    self_attn self 0 (1, 2, 5, 4)
+    self_attn 0 (1, 2, 5, 4)
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
@@ -111,11 +111,11 @@ def tap(
             "Tap the module that was compiled (its `_orig_mod`) on a probe batch, or pass eagerly=True."
         )
     layout = find_layout(model) if layout is None else layout
-    follows_softmax = sites is None or any(source is CallSource.SOFTMAX for _, source in sites)
+    follows_softmax = sites is None or any(sites.values())
     mode = _Tap(layout, on_call, on_unseen, on_error, calls.Products(model) if follows_softmax else None)
     idle: set[str] = set()
     if sites is not None:  # modules that hold no others, and from which no call came
-        known = {site for site, _ in sites}.union(layout.attention)
+        known = {*sites, *layout.attention}
         idle = {name for name, module in model.named_modules() if not module._modules and name not in known}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     _this_thread.tapped = True
@@ -149,19 +149,6 @@ def is_compiled_wrapper(module: nn.Module) -> bool:
     """Whether a module is what `torch.compile` returned."""
     # Its class lives in torch._dynamo, which takes seconds to import and is there if and only if it was used.
     return type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod")
-
-
-@contextmanager
-def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
-    """Put hooks on by going through `handles`, and take them off when the context ends."""
-    taken: list[RemovableHandle] = []
-    try:
-        for handle in handles:
-            taken.append(handle)  # one by one: those before a failure are taken off too
-        yield
-    finally:
-        for handle in taken:
-            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -243,15 +230,13 @@ class _Tap(TorchFunctionMode):
     def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
         modules = dict(model.named_modules())
         scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
-
-        def handles() -> Iterator[RemovableHandle]:
-            for name in modules.keys() - idle - scripted:
-                enter, leave = partial(self._enter, name), partial(self._leave, name)
-                yield modules[name].register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
-                yield modules[name].register_forward_hook(leave, always_call=True)
-
         try:
-            with hooked(handles()):
+            with ExitStack() as hooks:
+                for name in modules.keys() - idle - scripted:
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
+                    module = modules[name]
+                    hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
+                    hooks.enter_context(module.register_forward_hook(leave, always_call=True))
                 yield
         finally:
             self._frames.clear()
@@ -293,11 +278,11 @@ class _Tap(TorchFunctionMode):
             name = getattr(func, "__name__", "").partition(".")[0]
             heads = partial(head_count, self._frames[-1].module)
             if name == "scaled_dot_product_attention":
-                self._report(CallSource.SDPA, lambda: calls.sdpa_fields(*args, **kwargs, num_heads=heads()))
+                self._report(lambda: calls.sdpa_fields(*args, **kwargs, num_heads=heads()))
             elif self._products is not None and name in calls.SOFTMAX:
                 fields = self._products.logits(args, kwargs, heads)
                 if fields:
-                    self._report(CallSource.SOFTMAX, lambda: fields)
+                    self._report(lambda: fields)
             elif self._products is not None:
                 self._products.follow(name, args, kwargs, result)
         return result
@@ -307,7 +292,7 @@ class _Tap(TorchFunctionMode):
         before = self._num_seen
         result = run()
         if self._num_seen == before and self._frames:
-            self._report(CallSource.INTERFACE, read)
+            self._report(read)
         return result
 
     def report_unseen(self) -> None:
@@ -317,7 +302,7 @@ class _Tap(TorchFunctionMode):
         for path in silent:
             self._on_unseen(Unseen(path, NO_VISIBLE_CALL))
 
-    def _report(self, source: CallSource, read: Callable[[], dict[str, Any]]) -> None:
+    def _report(self, read: Callable[[], dict[str, Any]]) -> None:
         """Read a call and pass it on, out of reach of autograd, autocast and other modes."""
         if in_backward() or self._in_on_call:
             return
@@ -325,7 +310,7 @@ class _Tap(TorchFunctionMode):
         self._accounted.update(frame.name for frame in self._frames)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             try:
-                call = self._call(source, read())
+                call = self._call(read())
             except Exception as error:
                 self._on_unseen(Unseen(self._frames[-1].name, f"An attention call was not read: {error}."))
                 return
@@ -341,36 +326,36 @@ class _Tap(TorchFunctionMode):
                 finally:
                     self._in_on_call = False
 
-    def _call(self, source: CallSource, fields: dict[str, Any]) -> AttentionCall:
+    def _call(self, fields: dict[str, Any]) -> AttentionCall:
         frame, module = self._frames[-1], self._frames[-1].module
         if isinstance(module, nn.MultiheadAttention):  # which may add keys to those of its sequence
             fields = calls.without_extra_keys(fields, (module.bias_k is not None) + bool(module.add_zero_attn))
         logits = fields.get("logits")
         batch, _, rows = (fields["q"] if logits is None else logits).shape[:3]
         keys = fields["k"].shape[2] if logits is None else logits.shape[3]
-        kind = CallKind.CROSS if frame.sees_another_sequence(rows, keys) else CallKind.SELF
-        past = keys - rows if kind is CallKind.SELF and keys > rows and not fields.get("causal") else 0
+        is_cross = frame.sees_another_sequence(rows, keys)
+        past = keys - rows if not is_cross and keys > rows and not fields.get("causal") else 0
         block = self._layout.layer_of(frame.name)
         again = self._runs[self._layout.layers[block]] - 1 if block >= 0 else 0
         layer = block + max(0, again) * len(self._layout.layers)
         fields = {"offset": past, "rows": None} | fields
         if fields["rows"] is None:
-            fields["rows"] = self._rows(kind, layer, fields, (batch, rows, keys))
+            fields["rows"] = self._rows(is_cross, layer, fields, (batch, rows, keys))
         part = next(frame.number)
-        if kind is CallKind.SELF and part == 0 and block >= 0:
+        if not is_cross and part == 0 and block >= 0:
             fields["state"] = self._given_to(self._layout.layers[block], batch, rows)
         repeat = self._runs[frame.name] - 1
-        return AttentionCall(site=frame.name, kind=kind, layer=layer, source=source, repeat=repeat, part=part, **fields)
+        return AttentionCall(site=frame.name, layer=layer, is_cross=is_cross, repeat=repeat, part=part, **fields)
 
     def _rows(
-        self, kind: CallKind, layer: int, fields: dict[str, Any], shape: tuple[int, int, int]
+        self, is_cross: bool, layer: int, fields: dict[str, Any], shape: tuple[int, int, int]
     ) -> Bool[Tensor, "B rows"] | None:
         """Return the rows that count: the user's, those that a mask shows, or those of the layer's self-attention."""
         batch, rows, keys = shape
         counted: Tensor | None = getattr(_this_thread, "rows", None)
         if counted is not None and counted.shape == (batch, rows):
             return counted
-        if kind is CallKind.CROSS:  # its rows are those of the self-attention before
+        if is_cross:  # its rows are those of the self-attention before
             counted = self._counted.get(layer)
             return counted if counted is not None and counted.shape == (batch, rows) else None
         tokens, offset = self._padding_mask(batch, keys), fields["offset"]

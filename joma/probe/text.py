@@ -64,13 +64,18 @@ def windows_of(
     return torch.tensor(ids[: count * length]).reshape(count, length)
 
 
+def _loaded(kind: Any, folder: Path, **options: Any) -> Any:
+    """Load a model, a configuration or a tokenizer from this machine, without code that comes with it."""
+    with quiet_transformers():
+        return kind.from_pretrained(folder, trust_remote_code=False, local_files_only=True, **options)
+
+
 def load_config(folder: Path) -> Any:
     """Return the configuration of a model; refuses one that needs code of its own."""
     from transformers import AutoConfig
 
     try:
-        with quiet_transformers():
-            return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return _loaded(AutoConfig, folder)
     except Exception as error:  # transformers raises whatever a foreign file makes it raise
         raise ValueError(
             f"No model can be built from {folder}: {first_sentence(error)}. Entropy needs a config.json of an "
@@ -129,19 +134,11 @@ def quiet_transformers() -> Iterator[None]:
 def _build(folder: Path) -> Any:
     from transformers import AutoModel, AutoModelForCausalLM, __version__
 
-    precision = "dtype" if int(__version__.split(".")[0]) >= RENAMED_DTYPE else "torch_dtype"
+    precision = {"dtype" if int(__version__.split(".")[0]) >= RENAMED_DTYPE else "torch_dtype": torch.float32}
     names = load_config(folder).architectures or [""]
     kind = AutoModelForCausalLM if names[0].endswith(("ForCausalLM", "LMHeadModel")) else AutoModel
     try:
-        with quiet_transformers():
-            model, loading = kind.from_pretrained(  # type: ignore[misc]
-                folder,
-                **{precision: torch.float32},
-                trust_remote_code=False,
-                local_files_only=True,
-                weights_only=True,
-                output_loading_info=True,
-            )
+        model, loading = _loaded(kind, folder, **precision, weights_only=True, output_loading_info=True)
     except Exception as error:  # as above
         raise Flaw(Fault.NO_ENTROPY, f"No model can be built: {first_sentence(error)}.") from None
     missing = sorted(name for name in loading["missing_keys"] if not any(part in name for part in _UNUSED))
@@ -173,8 +170,7 @@ def _tokens(text: Path, folder: Path, wanted: int) -> list[int]:
     from transformers import AutoTokenizer
 
     try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        tokenizer = _loaded(AutoTokenizer, folder)
     except Exception as error:  # as above
         raise ValueError(
             f"There is no tokenizer in {folder} that can be used: {first_sentence(error)}. Pass `tokenizer`, a folder."

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+Distances = Float[np.ndarray, "n n"]
 DETOUR = 0.5  # τ: half of what a settled run shows, where all distances are equal
 SWAP = 0.85  # σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1
 SAME, AT_END, OBTUSE = 1.05, 0.65, 0.75
@@ -41,7 +42,7 @@ class OffPath:
     """Another one that may be out of place instead, when distances do not show which of the two is."""
 
 
-def off_path(d: Float[np.ndarray, "n n"], at_home: Sequence[int] = ()) -> list[OffPath]:
+def off_path(d: Distances, at_home: Sequence[int] = ()) -> list[OffPath]:
     """Find the checkpoints off the path, given the distances of all from each other.
 
     Args:
@@ -83,7 +84,7 @@ def off_path(d: Float[np.ndarray, "n n"], at_home: Sequence[int] = ()) -> list[O
     return found
 
 
-def _settle_copies(d: Float[np.ndarray, "n n"], at_home: Sequence[int]) -> tuple[list[int], dict[int, int | None]]:
+def _settle_copies(d: Distances, at_home: Sequence[int]) -> tuple[list[int], dict[int, int | None]]:
     """Decide where checkpoints that are equal belong; of those that stay, one of each is kept."""
     rivals: dict[int, int | None] = {}
     kept = list(range(len(d)))
@@ -104,7 +105,7 @@ def _settle_copies(d: Float[np.ndarray, "n n"], at_home: Sequence[int]) -> tuple
     return [index for index in kept if index not in rivals], rivals
 
 
-def _homes(d: Float[np.ndarray, "n n"], others: Sequence[int], runs: list[list[int]]) -> list[list[int]]:
+def _homes(d: Distances, others: Sequence[int], runs: list[list[int]]) -> list[list[int]]:
     """Of runs of equal checkpoints return the one that is on the path, or those that may be."""
     sides = {run[0]: [side for side in _sides(others, run[0]) if side is not None] for run in runs}
     fits = {first: min(d[first, j] for j in near) for first, near in sides.items()}
@@ -119,7 +120,7 @@ def _runs(indices: Sequence[int]) -> list[list[int]]:
     return [list(indices[start:stop]) for start, stop in zip(starts, [*starts[1:], len(indices)], strict=True)]
 
 
-def _exchanges(d: Float[np.ndarray, "n n"]) -> list[tuple[int, int]]:
+def _exchanges(d: Distances) -> list[tuple[int, int]]:
     """Find pairs of checkpoints that fit better under each other's step, the best first."""
     n = len(d)
     if n <= _FEWEST or not d.any():
@@ -149,7 +150,7 @@ def _exchanges(d: Float[np.ndarray, "n n"]) -> list[tuple[int, int]]:
     return [divmod(int(place), n) for place in best if worse.flat[place] < SWAP]
 
 
-def _left_after(d: Float[np.ndarray, "n n"], pair: tuple[int, int]) -> tuple[int, float]:
+def _left_after(d: Distances, pair: tuple[int, int]) -> tuple[int, float]:
     """How much is odd when two have been exchanged, and the length of the path then."""
     order = np.arange(len(d))
     order[list(pair)] = pair[::-1]
@@ -157,14 +158,14 @@ def _left_after(d: Float[np.ndarray, "n n"], pair: tuple[int, int]) -> tuple[int
     return len(_exchanges(new)) + len(_suspicions(new)), float(np.diagonal(new, offset=1).sum())
 
 
-def _left(d: Float[np.ndarray, "n n"], are_rivals: bool, members: Sequence[int]) -> tuple[int, bool, float]:
+def _left(d: Distances, are_rivals: bool, members: Sequence[int]) -> tuple[int, bool, float]:
     """How many suspicions are left without some, whether it accuses one too many, and the length of the path left."""
     rest = np.delete(np.delete(d, members, axis=0), members, axis=1)
     num_left = len(_suspicions(rest)) if len(rest) >= _FEWEST else 0
     return num_left, are_rivals, float(np.diagonal(rest, offset=1).sum())
 
 
-def _suspicions(d: Float[np.ndarray, "n n"]) -> list[tuple[bool, tuple[int, ...]]]:
+def _suspicions(d: Distances) -> list[tuple[bool, tuple[int, ...]]]:
     """Find checkpoints that a run does not pass: whether either of two may be wrong, and their positions.
 
     Either one has another, elsewhere in the series, much nearer than its neighbours, or the run left for a block,
@@ -199,7 +200,7 @@ def _sides(kept: Sequence[int], index: int) -> tuple[int | None, int | None]:
     return before, min((other for other in kept if other > index), default=None)
 
 
-def _nearest(d: Float[np.ndarray, "n n"], kept: Sequence[int], index: int) -> int | None:
+def _nearest(d: Distances, kept: Sequence[int], index: int) -> int | None:
     """Return the checkpoint elsewhere in the series that is much nearer than the neighbours."""
     sides = _sides(kept, index)
     near = min((float(d[index, each]) for each in sides if each is not None), default=np.inf)

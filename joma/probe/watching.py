@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from operator import index
@@ -28,17 +28,17 @@ from weakref import WeakSet
 
 from torch import Tensor, distributed, nn
 
-from joma.formatting import NO_LAYER, layer_name
-from joma.probe.alarm import WATCHED, Alarm, Alert, AlertKind, MetricCurve, alerts_of
+from joma.formatting import ALL_HEADS, layer_name
+from joma.probe.alarm import WATCHED, Alarm, Alert, Curves, alerts_of, note
 from joma.probe.findings import some
 from joma.probe.loggers import Logger
-from joma.probe.measurement import ALL_HEADS, Measurement, Row, first_sequence_if_enough, wait_for
+from joma.probe.measurement import Measurement, Row, first_sequence_if_enough, wait_for
 from joma.probe.measures import Measure, On, measures_of
 from joma.probe.model import ProbeBatch, ProbedModel, fixed_batch
 from joma.probe.schedule import Schedule, schedule_of
 from joma.probe.structure import Unseen, by_reason, plain_site
 from joma.probe.summary import SHOWN, as_html, chart_of, layer_lines
-from joma.probe.taps import Sites, TrainingForward
+from joma.probe.taps import TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
 
 if TYPE_CHECKING:
@@ -170,14 +170,10 @@ class Watch:
         loggers: Sequence[Logger],
     ) -> None:
         self.schedule = schedule
-        self.alerts: list[Alert] = []
-        """Alarms so far, those of a resumed run's earlier sessions left out."""
-        self.unseen: dict[Unseen, None] = {}
-        """What cannot be measured, and why."""
-        self.sites: tuple[tuple[int, str], ...] = ()
-        """Layer and path of the attention that is measured."""
-        self.seconds: list[float] = []
-        """What each measurement took."""
+        self.alerts: list[Alert] = []  # alarms so far, those of a resumed run's earlier sessions left out
+        self.unseen: dict[Unseen, None] = {}  # what cannot be measured, and why
+        self.sites: tuple[tuple[int, str], ...] = ()  # layer and path of the attention that is measured
+        self.seconds: list[float] = []  # what each measurement took
         self._model, self._measures, self._probe_batch = model, measures, probe_batch
         self._heads, self._loggers, self._alarm, self._on_alarm = heads, tuple(loggers), alarm, on_alarm
         self._subjects = {measure.on for measure in measures}
@@ -187,8 +183,8 @@ class Watch:
         self._attached = False
         self._earlier: tuple[pandas.DataFrame, pandas.DataFrame] | None = None
         """Values and events of earlier sessions, until the first step shows where this one begins."""
-        self._curves: dict[tuple[str, str, int], MetricCurve] = {}
-        self._rung: set[tuple[AlertKind, str]] = set()  # alarms of each site that were raised
+        self._curves: Curves = {}
+        self._rung: set[tuple[str, str]] = set()  # kinds and sites of the alarms that were raised
         self._last: int | None = None
         self._stride = 1
         self._is_overdue = False
@@ -196,7 +192,7 @@ class Watch:
         self._begun = time.perf_counter()
         self._resumed_at: int | None = None  # step at which this session went on with an earlier one
         self._measurement: Measurement | None = None  # of the step that is running, if it is to be measured
-        self._known_sites: Sites | None = None  # where the last measurement saw attention
+        self._known_sites: Mapping[str, bool] | None = None  # where the last measurement saw attention
         self._forward = TrainingForward(model.root, self._failed)
         self._ran = False  # whether the sites were seen in a forward pass; else they are those of the model's structure
         self._look()
@@ -260,7 +256,7 @@ class Watch:
         self._demand_attached()
         with self._going_on(step=step):
             self._record.add(step, metric, float(value), kind=kind)
-            self._note(step, [Row("", kind, NO_LAYER, ALL_HEADS, metric, float(value))])
+            note(self._curves, step, [Row(kind=kind, metric=metric, value=float(value))])
 
     def frame(self) -> "pandas.DataFrame":
         """Return the values so far: step, site, kind, layer, head (-1 over all), metric, value, flag."""
@@ -446,9 +442,9 @@ class Watch:
             )
         known = values[(values["step"] < number) & values["metric"].isin(WATCHED)]
         for row in known[["step", *Row._fields]].to_dict("records"):
-            self._note(row.pop("step"), [Row(**row)])
+            note(self._curves, row.pop("step"), [Row(**row)])
         for event in events[(events["kind"] == "alarm") & (events["step"] < number)].itertuples():
-            self._rung.add((AlertKind(json.loads(event.evidence)["kind"]), event.site))
+            self._rung.add((json.loads(event.evidence)["kind"], event.site))
 
     def _is_ready(self, number: int) -> bool:
         """Whether to measure now: the step is due, and the forward pass of its training batch was tapped."""
@@ -485,8 +481,8 @@ class Watch:
             rows = [row._replace(flag=flag) if row.metric.startswith("update_") else row for row in rows]
         if loss is not None:
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            rows.append(Row("", "model", NO_LAYER, ALL_HEADS, "loss", value))
-        self._note(number, rows)
+            rows.append(Row(kind="model", metric="loss", value=value))
+        note(self._curves, number, rows)
         alerts = list(alerts_of(self._curves, self._alarm)) if self._alarm is not None else []
         alerts = [each for each in alerts if each.step == number and (each.kind, each.site) not in self._rung]
         self._rung |= {(each.kind, each.site) for each in alerts}
@@ -495,12 +491,6 @@ class Watch:
         self.seconds.append(found.seconds() + time.perf_counter() - begun)
         self.record(number, "seconds", self.seconds[-1], kind="cost")
         return alerts
-
-    def _note(self, number: int, rows: Iterable[Row]) -> None:
-        for row in rows:
-            if row.metric in WATCHED:
-                curve = self._curves.setdefault((row.site, row.metric, row.head), MetricCurve(layer=row.layer))
-                curve.add(number, row.value)
 
     def _write(self, number: int, rows: Sequence[Row], found: Measurement) -> None:
         """Record values, what failed and what was not seen, and pass the values on to the loggers."""
@@ -566,7 +556,7 @@ class _MemoryRecord:
         self._events: list[tuple[Any, ...]] = []
 
     def add(self, step: int, metric: str, value: float, **row: Any) -> None:
-        self._rows.append({"step": step, **Row("", "", NO_LAYER, ALL_HEADS, metric, value)._asdict(), **row})
+        self._rows.append({"step": step, **Row(metric=metric, value=value)._asdict(), **row})
 
     def event(self, step: int, kind: str, message: str, *, level: str, site: str = "", evidence: Any = None) -> None:
         self._events.append((step, site, level, kind, message, json.dumps(evidence or {}, default=str)))

@@ -192,9 +192,7 @@ def test_never_worse_than_power_iteration(seed, num_steps):
 
 
 @pytest.mark.parametrize(
-    ("speed", "noise"),
-    [(0.005, 3e-3), (0.0008, 1e-4)],
-    ids=["fast", "slowly in weights that hardly move else"],
+    ("speed", "noise"), [(0.005, 3e-3), (0.0008, 1e-4)], ids=["fast", "slowly in weights that hardly move else"]
 )
 def test_warm_steps_follow_weights_in_which_a_new_direction_takes_over(speed, noise):
     """A direction grows from nothing past the edge of a Gaussian spectrum, under noise of 0.3 % or 0.01 % a step."""
@@ -230,10 +228,7 @@ def test_products_of_a_stack_are_those_of_its_matrices(seed):
     matrices = gaussian((4, 30, 20), seed)
     matrices[2, 3, 1] = torch.nan
     v = gaussian((4, 20), seed + 1, torch.float64)
-    alone, stacked = (
-        rank._products(list(matrices), torch.float64)(v),
-        rank._stacked_products(list(matrices))(v),
-    )
+    alone, stacked = (rank._products(list(matrices), torch.float64)(v), rank._stacked_products(list(matrices))(v))
     torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-10, equal_nan=True)
     assert stacked[2].isnan().all() and not stacked[[0, 1, 3]].isnan().any()
 

@@ -125,8 +125,7 @@ def test_thinning_keeps_weak_firing_in():
 
 
 @pytest.mark.parametrize(
-    ("mass", "score"),
-    [((), 0.0), ((3,), 0.0), ((2, 2), 1.0), ((8, 2), 0.7219), ((9, 1), 0.469), ((1, 1, 1), 1.0)],
+    ("mass", "score"), [((), 0.0), ((3,), 0.0), ((2, 2), 1.0), ((8, 2), 0.7219), ((9, 1), 0.469), ((1, 1, 1), 1.0)]
 )
 def test_the_score_is_the_entropy_of_the_patterns_in_bits(mass, score):
     assert pattern_score(np.array(mass, dtype=float)) == pytest.approx(score, abs=1e-4)

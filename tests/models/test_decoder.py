@@ -20,7 +20,7 @@ from joma.measure.entropy import attention_entropy, logits_entropy
 from joma.models.batch import Batch, LayerReading, Model
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig, paper_language_model, paper_table1
-from joma.probe.structure import lower_matrices, query_keys
+from joma.probe.structure import Tensors, layout_of
 
 every_pair = pytest.mark.parametrize("row", ROWS, ids=[f"row{i}" for i in range(len(ROWS))])
 every_third = pytest.mark.parametrize("row", ROWS[::3], ids=[f"row{i}" for i in range(0, len(ROWS), 3)])
@@ -268,13 +268,13 @@ def test_parts_learn_at_rates_of_their_own_and_frozen_ones_stay(kind, logits, fr
 
 def test_a_scan_finds_the_matrices_by_their_names():
     config = dataclasses.replace(paper_language_model(50, depth=2), heads=2)
-    shapes = Decoder(config).shapes
-    assert [ref.site for ref in lower_matrices(shapes)[0]] == ["blocks.0.mlp.lower", "blocks.1.mlp.lower"]
-    pairs, unseen = query_keys(shapes)
-    assert [(pair.query.rows, pair.key.rows) for pair in pairs] == 2 * [(((0, 200, 1),), ((200, 400, 1),))]
-    assert not unseen
-    gated = Decoder(small_config({"gated": True})).shapes
-    assert [ref.site for ref in lower_matrices(gated)[0]] == ["blocks.0.mlp.lower:gate", "blocks.0.mlp.lower:up"]
+    layout = layout_of(Tensors(shapes=Decoder(config).shapes))
+    assert [ref.site for ref in layout.lower] == ["blocks.0.mlp.lower", "blocks.1.mlp.lower"]
+    rows = [(pair.query.rows, pair.key.rows) for pair in layout.query_keys]
+    assert rows == 2 * [(((0, 200, 1),), ((200, 400, 1),))]
+    assert not layout.unseen
+    gated = layout_of(Tensors(shapes=Decoder(small_config({"gated": True})).shapes))
+    assert [ref.site for ref in gated.lower] == ["blocks.0.mlp.lower:gate", "blocks.0.mlp.lower:up"]
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -216,28 +216,26 @@ def _free(
     return chosen
 
 
-def _changed(series: Series, index: int, change: Callable[[State], State]) -> set[int]:
-    series.states[index] = change({name: tensor.clone() for name, tensor in series.states[index].items()})
-    return {series.steps[index]}
+def _on_state(kinds: set[Fault], change: Callable[[State, np.random.Generator, State], State], lowest: int = 0):
+    """Change the state of one checkpoint, given that of another training at the same step."""
 
-
-def _matrix(state: State, rng: np.random.Generator, part: str = "") -> str:
-    names = [name for name, tensor in state.items() if tensor.ndim == 2 and part in name]
-    return str(rng.choice(sorted(names)))
-
-
-def _with(state: State, name: str, change: Callable[[Tensor], Tensor]) -> State:
-    return {**state, name: change(state[name])}
-
-
-def _on_matrix(part: str, kinds: set[Fault], change: Callable[[Tensor, np.random.Generator], Tensor], lowest: int = 0):
     def plant(series: Series, rng: np.random.Generator) -> Expected:
         lower = sum(step <= 1 for step in series.steps) if lowest else 0  # some matrices start at zero
         (index,) = _free(series, rng, lowest=lower)
-        name = _matrix(series.states[index], rng, part)
-        return kinds, _changed(series, index, lambda state: _with(state, name, lambda tensor: change(tensor, rng)))
+        step = series.steps[index]
+        state = {name: tensor.clone() for name, tensor in series.states[index].items()}
+        series.states[index] = change(state, rng, series.other[step])
+        return kinds, {step}
 
     return plant
+
+
+def _on_matrix(part: str, kinds: set[Fault], change: Callable[[Tensor, np.random.Generator], Tensor], lowest: int = 0):
+    def changed(state: State, rng: np.random.Generator, other: State) -> State:
+        name = str(rng.choice(sorted(name for name, tensor in state.items() if tensor.ndim == 2 and part in name)))
+        return {**state, name: change(state[name], rng)}
+
+    return _on_state(kinds, changed, lowest)
 
 
 def _spoilt(value: float) -> Callable[[Tensor, np.random.Generator], Tensor]:
@@ -327,46 +325,33 @@ def wrong_step_inside(series: Series, rng: np.random.Generator) -> Expected:
     return {Fault.STEP}, {series.steps[i]}
 
 
-def wrong_prefix(series: Series, rng: np.random.Generator) -> Expected:
-    (i,) = _free(series, rng)
+def wrong_prefix(state: State, rng: np.random.Generator, other: State) -> State:
     prefix = str(rng.choice(["bert.", "module.", "_orig_mod.", "model."]))
-    return {Fault.PREFIX}, _changed(series, i, lambda state: {prefix + name: tensor for name, tensor in state.items()})
+    return {prefix + name: tensor for name, tensor in state.items()}
 
 
-def wrong_dtype(series: Series, rng: np.random.Generator) -> Expected:
-    (i,) = _free(series, rng)
+def wrong_dtype(state: State, rng: np.random.Generator, other: State) -> State:
     dtype = [torch.float16, torch.bfloat16, torch.float64][int(rng.integers(3))]
-    return {Fault.DTYPE}, _changed(series, i, lambda state: {name: tensor.to(dtype) for name, tensor in state.items()})
+    return {name: tensor.to(dtype) for name, tensor in state.items()}
 
 
-def other_seed(series: Series, rng: np.random.Generator) -> Expected:
-    (i,) = _free(series, rng)
-    names = series.states[i]
-    kinds = {Fault.OUT_OF_PLACE, Fault.JUMP, Fault.SCALED, Fault.DAMAGED}
-    return kinds, _changed(
-        series, i, lambda _: {name: series.other[series.steps[i]].get(name, names[name]) for name in names}
-    )
+def other_seed(state: State, rng: np.random.Generator, other: State) -> State:
+    return {name: other.get(name, tensor) for name, tensor in state.items()}
 
 
-def missing_tensor(series: Series, rng: np.random.Generator) -> Expected:
-    (i,) = _free(series, rng)
-    name = str(rng.choice(sorted(series.states[i])))
-    return {Fault.MISSING_TENSOR}, _changed(series, i, lambda state: {n: t for n, t in state.items() if n != name})
+def missing_tensor(state: State, rng: np.random.Generator, other: State) -> State:
+    lost = str(rng.choice(sorted(state)))
+    return {name: tensor for name, tensor in state.items() if name != lost}
 
 
-def permuted_heads(series: Series, rng: np.random.Generator) -> Expected:
+def permuted_heads(state: State, rng: np.random.Generator, other: State) -> State:
     """The same function of the inputs, and other weights: all of a layer's heads trade places."""
-    (i,) = _free(series, rng)
     layer, order = int(rng.integers(LAYERS)), np.roll(np.arange(HEADS), int(rng.integers(1, HEADS)))
-
-    def change(state: State) -> State:
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            full = f"layers.{layer}.self_attn.{name}.weight"
-            axis = 1 if name == "o_proj" else 0
-            state[full] = torch.cat([state[full].chunk(HEADS, axis)[head] for head in order], axis).contiguous()
-        return state
-
-    return {Fault.JUMP, Fault.OUT_OF_PLACE}, _changed(series, i, change)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        full = f"layers.{layer}.self_attn.{name}.weight"
+        axis = 1 if name == "o_proj" else 0
+        state[full] = torch.cat([state[full].chunk(HEADS, axis)[head] for head in order], axis).contiguous()
+    return state
 
 
 Plant = Callable[[Series, np.random.Generator], Expected]
@@ -381,15 +366,15 @@ FAULTS: dict[str, Plant] = {
     "duplicated": duplicate,
     "wrong step inside": wrong_step_inside,
     "missing shard": _on_file({Fault.MISSING_FILE}, lose_shard),
-    "wrong prefix": wrong_prefix,
-    "wrong dtype": wrong_dtype,
+    "wrong prefix": _on_state({Fault.PREFIX}, wrong_prefix),
+    "wrong dtype": _on_state({Fault.DTYPE}, wrong_dtype),
     "transposed": _on_matrix("layers", {Fault.TRANSPOSED}, lambda tensor, _: tensor.T.contiguous()),
     "scaled": _on_matrix("", {Fault.SCALED}, lambda tensor, _: 10 * tensor),
     "end under an early step": end_under_an_early_step,
-    "another seed": other_seed,
+    "another seed": _on_state({Fault.OUT_OF_PLACE, Fault.JUMP, Fault.SCALED, Fault.DAMAGED}, other_seed),
     "another shape": _on_matrix("embed", {Fault.SHAPE}, lambda tensor, _: tensor[:-3].clone()),
-    "missing tensor": missing_tensor,
-    "permuted heads": permuted_heads,
+    "missing tensor": _on_state({Fault.MISSING_TENSOR}, missing_tensor),
+    "permuted heads": _on_state({Fault.JUMP, Fault.OUT_OF_PLACE}, permuted_heads),
     "compressed zip": _on_file({Fault.COMPRESSED}, compress, "pickle"),
 }
 

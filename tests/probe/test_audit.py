@@ -473,8 +473,14 @@ def test_prints_come_back_from_disk(tmp_path):
     )
     (tmp_path / "fingerprints" / "9.json").write_text(by_version_0_1)
     (tmp_path / "fingerprints" / "notes.json").write_text("{}")
+    content = (tmp_path / "fingerprints" / "3.json").read_bytes()
+    for place in range(0, 8 * len(content), 7):  # whatever bit has flipped
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        (tmp_path / "fingerprints" / "4.json").write_bytes(flipped)
+        assert fingerprint.load_step(tmp_path, 4) in (None, fingerprint.load_step(tmp_path, 3))
     back = fingerprint.load(tmp_path)
-    assert list(back) == [3, 12]
+    assert {3, 12} <= back.keys() <= {3, 4, 12}
     assert back[12] == kept
     assert np.array_equal(back[12].tensors["w"].sketch, kept.tensors["w"].sketch)
     assert fingerprint.load(tmp_path / "nothing") == {}

@@ -12,15 +12,7 @@ from torch import nn
 from joma.measure.rank import stable_rank
 from joma.metrics import Reduction
 from joma.probe.measurement import Readings, first_sequence_if_enough
-from joma.probe.measures import (
-    BUILT_IN,
-    Flagged,
-    Matrix,
-    forget_measure,
-    measures_of,
-    ranks,
-    register_measure,
-)
+from joma.probe.measures import BUILT_IN, Flagged, Matrix, forget_measure, measures_of, ranks, register_measure
 from joma.probe.model import ProbedModel, fixed_batch
 from joma.probe.watching import watch
 

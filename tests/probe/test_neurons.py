@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from joma.measure.superposition import superposed_neurons
-from joma.probe.calls import AttentionCall, CallKind, CallSource
+from joma.probe.calls import AttentionCall
 from joma.probe.neurons import mean_weights, read_neurons
 
 UPPER = {
@@ -200,7 +200,7 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(3, 4, 6, 8, generator=generator).to(dtype)
     k = torch.randn(3, 2, 6, 8, generator=generator).to(dtype)
-    call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, **shaping)
+    call = AttentionCall(q=q, k=k, **shaping)
     s = shaping.get("scale", 8**-0.5) * q.double() @ k.double().repeat_interleave(2, dim=1).mT
     if "softcap" in shaping:
         s = shaping["softcap"] * (s / shaping["softcap"]).tanh()
@@ -213,9 +213,7 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
     wanted = s.masked_fill(~visible, -torch.inf).softmax(-1).mean(1)[torch.arange(3), positions]
     found = mean_weights(call, torch.tensor(positions))
     torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=0)
-    logits = AttentionCall(
-        site="", kind=CallKind.SELF, layer=0, source=CallSource.SOFTMAX, logits=s.masked_fill(~visible, -1e9)
-    )
+    logits = AttentionCall(logits=s.masked_fill(~visible, -1e9))
     torch.testing.assert_close(mean_weights(logits, torch.tensor(positions)), wanted)
 
 
@@ -223,9 +221,7 @@ def test_a_row_is_that_of_materialised_attention(shaping, positions, dtype):
 def test_a_row_after_cached_keys_is_that_of_the_whole_sequence(window):
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 3, 4, 6, 8, generator=generator)
-    whole = AttentionCall(
-        site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, causal=True, window=window
-    )
+    whole = AttentionCall(q=q, k=k, causal=True, window=window)
     last = dataclasses.replace(whole, q=q[:, :, 4:], offset=4)
     for row in (0, 1):
         wanted = mean_weights(whole, torch.full((3,), 4 + row))
@@ -366,7 +362,7 @@ def test_experts_and_layers_used_twice_are_refused_with_the_reason():
 @pytest.mark.parametrize(
     ("contexts", "settings", "message"),
     [
-        ({"tokens": torch.zeros(2, 4, dtype=torch.long)}, {}, r"must hold the tokens as 'input_ids', got \['tokens'\]"),
+        ({"tokens": torch.zeros(2, 4, dtype=torch.long)}, {}, r"must hold the tokens as `input_ids`, got \['tokens'\]"),
         (torch.zeros(2, 4), {}, "token ids, got torch.float32"),
         (torch.zeros(2, 1, dtype=torch.long), {}, "at least 2 token ids"),
         (torch.zeros(4, dtype=torch.long), {}, r"axes \(C, L\)"),

@@ -13,8 +13,8 @@ from torch.nn import functional
 from transformers import AlbertConfig, AlbertModel
 
 from joma.measure.entropy import attention_entropy, logits_entropy
-from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call, measure_state
-from joma.probe.structure import lower_matrices
+from joma.probe.calls import AttentionCall, interface_fields, measure_call, measure_state
+from joma.probe.structure import Tensors, layout_of
 from joma.probe.taps import count_rows
 from joma.probe.watching import watch
 
@@ -88,11 +88,11 @@ def test_padding_of_pytorchs_own_modules_does_not_count():
         tgt_key_padding_mask=~KEPT,
         memory_key_padding_mask=torch.tensor([[0, 0, 0, 0, 1]] * 3).bool(),
     )
-    assert [call.kind for call, _ in seen] == [CallKind.SELF, CallKind.CROSS] * 2
+    assert [call.is_cross for call, _ in seen] == [False, True] * 2
     for call, found in seen:
         assert torch.equal(call.rows, KEPT)
         assert torch.equal(found.entropy[:, 0].isnan(), ~KEPT)
-        assert (found.num_visible <= (LENGTH if call.kind is CallKind.SELF else 4)).all()
+        assert (found.num_visible <= (4 if call.is_cross else LENGTH)).all()
 
 
 def test_the_user_may_say_which_rows_count():
@@ -190,7 +190,7 @@ def test_keys_that_pytorchs_attention_adds_are_a_sink(need_weights):
 def test_the_sink_of_a_kernel_is_read_through_the_interface():
     q, k, sinks = normal(2, 4, LENGTH, 8), normal(2, 2, LENGTH, 8, seed=1), normal(4, seed=2)
     fields = interface_fields(nn.Identity(), q, k, None, {"s_aux": sinks, "scaling": 1.0, "is_causal": True})
-    call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.INTERFACE, **fields)
+    call = AttentionCall(**fields)
     mask = torch.ones(LENGTH, LENGTH).bool().tril()
     assert_sink(measure_call(call), *naive(q, k.repeat_interleave(2, 1), sinks[:, None, None], mask))
 
@@ -205,7 +205,7 @@ def test_states_are_those_that_the_layers_are_given(family):
     with torch.no_grad():
         out = model(**batch, output_hidden_states=True)
     layers = out.hidden_states if family != "t5" else (*out.encoder_hidden_states[:-1], *out.decoder_hidden_states)
-    shown = [call for call, _ in seen if call.kind is CallKind.SELF]
+    shown = [call for call, _ in seen if not call.is_cross]
     for call, x in zip(shown, layers[:-1], strict=True):
         found = measure_state(call)
         kept = torch.ones(x.shape[:2]).bool() if call.rows is None else call.rows
@@ -250,7 +250,7 @@ def test_other_mixers_of_tokens_are_no_mlps(mixer):
     mlp = {"mlp.up.weight": (32, 8), "mlp.down.weight": (8, 32)}
     shapes = {f"layers.0.{name}": shape for name, shape in (block | mlp).items()}
     shapes |= {f"layers.1.{name}": shape for name, shape in ({"attn.qkv.weight": (24, 8)} | mlp).items()}
-    assert [ref.site for ref in lower_matrices(shapes)[0]] == ["layers.0.mlp.up", "layers.1.mlp.up"]
+    assert [ref.site for ref in layout_of(Tensors(shapes=shapes)).lower] == ["layers.0.mlp.up", "layers.1.mlp.up"]
 
 
 def test_matrices_in_shards_are_gathered(tmp_path):

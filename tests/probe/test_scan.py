@@ -494,15 +494,6 @@ def test_a_scan_without_numbers_ends_with_an_error(tmp_path, command, options, c
     assert ended == code and words in said.out + said.err
 
 
-def test_what_the_audit_finds_is_said_and_leaves_the_exit_code(tmp_path, command):
-    save_walk(tmp_path, 3, suffix="pt")
-    save_malicious(tmp_path / "step4.pt", tmp_path / "ran", "zip")
-    code, said = command()
-    assert not code
-    assert "unsafe" in said.out and "Not sound" in said.out
-    assert said.err.splitlines() == ["Scanning checkpoints: 0/4", "Scanning checkpoints: 4/4, step4.pt"]
-
-
 def test_the_summary_has_every_layer_and_goes_into_json(trained, text, tmp_path):
     found = scan(trained, out=tmp_path / "out", text=text, window=32, num_windows=2)
     record = json.loads(json.dumps(found.as_dict()))["layers"]
@@ -529,7 +520,9 @@ def test_the_page_of_the_documentation_shows_what_is_printed(tmp_path, command):
     save_walk(tmp_path, 6, change=lambda step, state: state | {name: (step != 4) * state[name]})
     truncated = tmp_path / "step5.safetensors"
     truncated.write_bytes(truncated.read_bytes()[:-100])
-    _, said = command()
+    code, said = command()
+    assert not code  # whatever the audit finds
+    assert said.err.splitlines() == ["Scanning checkpoints: 0/6", "Scanning checkpoints: 6/6, step6.safetensors"]
     page = Path(__file__).parents[2].joinpath("docs", "scan.md").read_text()
     assert "joma scan checkpoints/" in page
     shown = page.split("```text\n")[1].split("```")[0]

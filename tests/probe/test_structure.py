@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from joma.probe.structure import Hints, find_blocks, find_layout, lower_matrices, query_keys
+from joma.probe.structure import Tensors, find_layout, layout_of
 from joma.probe.taps import tap
 
 BLOCK = {"attn.qkv.weight": (24, 8), "fc1.weight": (32, 8), "fc2.weight": (8, 32)}
@@ -25,6 +25,10 @@ def blocks_at(*paths, **others):
 
 def shapes_of(model):
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def found_in(shapes, *, mlp_pattern=None, **known):
+    return layout_of(Tensors(shapes=shapes, **known), mlp_pattern=mlp_pattern)
 
 
 def reader(model):
@@ -41,9 +45,9 @@ def test_the_order_of_names_does_not_matter(seed, family):
     names = sorted(shapes)
     random.Random(seed).shuffle(names)
     shuffled = {name: shapes[name] for name in names}
-    assert [block.path for block in find_blocks(shuffled)] == [block.path for block in find_blocks(shapes)]
-    assert set(lower_matrices(shuffled)[0]) == set(lower_matrices(shapes)[0])
-    assert {pair.site for pair in query_keys(shuffled)[0]} == {pair.site for pair in query_keys(shapes)[0]}
+    other, layout = found_in(shuffled), found_in(shapes)
+    assert other.layers == layout.layers and set(other.lower) == set(layout.lower)
+    assert {pair.site for pair in other.query_keys} == {pair.site for pair in layout.query_keys}
 
 
 EXPERTS = {
@@ -107,11 +111,11 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_lower_matrices_of_shapes(name):
     shapes, pattern, expected, without = SHAPES[name]
-    found, unseen = lower_matrices(shapes, mlp_pattern=pattern)
-    assert [(ref.site, ref.layer) for ref in found] == expected
-    assert [each.site for each in unseen] == without
+    layout = layout_of(Tensors(shapes=shapes), mlp_pattern=pattern, with_attention=False)
+    assert [(ref.site, ref.layer) for ref in layout.lower] == expected
+    assert [each.site for each in layout.unseen] == without
     if name == "no match":
-        assert unseen[0].reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
+        assert layout.unseen[0].reason == r"No matrix matches `mlp_pattern=mlps\.\d`. Change the pattern."
 
 
 def test_gpt2_matrices_are_transposed_like_its_layer():
@@ -152,8 +156,8 @@ def test_a_gate_and_what_it_gates_are_taken_apart(name):
     refs = find_layout(model).lower[first : first + 2]
     assert torch.equal(refs[0].take(reader(model)), gate) and torch.equal(refs[1].take(reader(model)), up)
     if name == "rows that alternate":  # names do not give the order
-        found, unseen = lower_matrices(shapes_of(model))
-        assert {ref.shape for ref in found} == {(2 * 96, 32)} and "unknown order" in unseen[0].reason
+        layout = found_in(shapes_of(model))
+        assert {ref.shape for ref in layout.lower} == {(2 * 96, 32)} and "unknown order" in layout.unseen[0].reason
 
 
 def test_neurons_fewer_than_the_width_and_low_rank_attention():
@@ -193,19 +197,6 @@ def test_parametrised_weights_are_left_alone_and_named():
     nn.utils.parametrizations.spectral_norm(model.layers[0].linear1)
     [unseen] = find_layout(model).unseen
     assert unseen.site == "layers.0" and "parametrised" in unseen.reason
-
-
-def test_a_pattern_reaches_matrices_outside_of_the_blocks():
-    """As the message of a model whose MLPs stand apart from its attention advises."""
-    model = models.Apart()
-    before = find_layout(model)
-    assert before.lower == () and all("`mlp_pattern=`" in each.reason for each in before.unseen)
-    layout = find_layout(model, mlp_pattern=r"mlps\.\d+\.0\.weight")
-    assert [(ref.site, ref.layer) for ref in layout.lower] == [("mlps.0.0", 0), ("mlps.1.0", 1)]
-    assert [ref.shape for ref in layout.lower] == [(4 * models.WIDTH, models.WIDTH)] * 2
-    assert layout.unseen == ()
-    found, unseen = lower_matrices(shapes_of(model), mlp_pattern=r"mlps\.\d+\.0\.weight")
-    assert tuple(found) == layout.lower and unseen == []
 
 
 # --- Low-rank adapters
@@ -255,13 +246,13 @@ def test_lora_counts_as_the_effective_weight():
 
 def test_names_do_not_show_the_scaling_of_an_adapter():
     shapes = shapes_of(adapted())
-    _, unseen = lower_matrices(shapes)
-    assert [each.site for each in unseen] == ["model.layers.0.mlp.up_proj"]
+    unseen = found_in(shapes).unseen
+    assert [each.site for each in unseen] == ["model.layers.0.mlp.up_proj", "model.layers.1.self_attn.q_proj"]
     assert "scaling is not known" in unseen[0].reason
-    known = Hints(lora_scaling={"model.layers.0.mlp.up_proj.default": 1.5})
-    refs, unseen = lower_matrices(shapes, hints=known)
-    assert unseen == [] and refs[1].updates[0][2] == 1.5
-    assert refs[1].tensors == (
+    layout = found_in(shapes, lora_scaling={f"{each.site}.default": 1.5 for each in unseen})
+    up = layout.lower[1]
+    assert layout.unseen == () and up.updates[0][2] == 1.5
+    assert up.tensors == (
         "model.layers.0.mlp.up_proj.base_layer.weight",
         "model.layers.0.mlp.up_proj.lora_A.default.weight",
         "model.layers.0.mlp.up_proj.lora_B.default.weight",
@@ -271,6 +262,19 @@ def test_names_do_not_show_the_scaling_of_an_adapter():
 # --- Queries and keys
 
 
+class KeysWithValues(nn.Module):
+    """Attention as many write it: a matrix of queries, and one of keys and values; its name does not say attention."""
+
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads, self.to_q, self.to_kv = heads, nn.Linear(width, width), nn.Linear(width, 2 * width)
+
+    def forward(self, x):
+        parts = self.to_q(x), *self.to_kv(x).chunk(2, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
 SEEN_APART = {family: lambda family=family: models.build(family) for family in models.FAMILIES if family != "qwen3"}
 SEEN_APART |= {
     "falcon, one key head": lambda: models.of_transformers("Falcon"),
@@ -278,6 +282,7 @@ SEEN_APART |= {
     "phi3": lambda: models.of_transformers("Phi3", pad_token_id=0),
     "hand-written": models.HandWritten,
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval(),
+    "keys with values": KeysWithValues,
 }
 """Models whose queries and keys are linear in the input but for a rotation: Qwen3 normalises them."""
 
@@ -299,6 +304,8 @@ def call_of(name):
         return {"src": torch.randn(2, 12, 32)}
     if name == "hand-written":
         return {"tokens": torch.arange(24).reshape(2, 12)}
+    if name == "keys with values":
+        return {"x": torch.randn(2, 12, 32)}
     return models.inputs(name if name in models.FAMILIES else "llama")
 
 
@@ -334,10 +341,10 @@ def test_hints_give_the_number_of_heads():
         (apart, (4, 4), (4, 2), ""),  # one count is enough
         (apart, None, (None, None), ""),
     ):
-        pairs, unseen = query_keys(shapes, hints=Hints(heads={"": heads} if heads else {}))
-        assert [(pair.num_heads, pair.num_key_heads) for pair in pairs[:1]] == ([found] if found else [])
-        assert words in unseen[0].reason if words else not unseen
-    assert query_keys(fused, hints=Hints(heads={"": (4, 4)}))[0][0].query.rows[1] == (24, 32, 1)
+        layout = found_in(shapes, heads={"": heads} if heads else {})
+        assert [(pair.num_heads, pair.num_key_heads) for pair in layout.query_keys[:1]] == ([found] if found else [])
+        assert words in layout.unseen[0].reason if words else not layout.unseen
+    assert found_in(fused, heads={"": (4, 4)}).query_keys[0].query.rows[1] == (24, 32, 1)
 
 
 # --- The rest

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 from transformers.modeling_utils import AttentionInterface
 
-from joma.probe.calls import AttentionCall, CallKind, CallSource, interface_fields, measure_call
+from joma.probe.calls import AttentionCall, interface_fields, measure_call
 from joma.probe.taps import tap
 
 TOKENS = torch.arange(14).reshape(2, 7)
@@ -26,13 +26,13 @@ def test_sites_layers_kinds_and_sources(family):
     seen, unseen = tapped(models.build(family), **models.inputs(family))
     calls = [call for call, _ in seen]
     assert unseen == []
-    assert {call.source for call in calls} == {CallSource.SOFTMAX if family in EAGER else CallSource.SDPA}
-    found = [(call.layer, call.kind.value) for call in calls]
+    assert {call.q is None for call in calls} == {family in EAGER}
+    found = [(call.layer, call.is_cross) for call in calls]
     if family == "t5":
-        assert found == [(0, "self"), (1, "self"), (2, "self"), (2, "cross"), (3, "self"), (3, "cross")]
+        assert found == [(0, False), (1, False), (2, False), (2, True), (3, False), (3, True)]
         assert calls[3].site == "decoder.block.0.layer.1.EncDecAttention"
     else:
-        assert found == [(0, "self"), (1, "self")]
+        assert found == [(0, False), (1, False)]
         assert all(f".{call.layer}." in call.site for call in calls)
 
 
@@ -134,7 +134,7 @@ def flash(monkeypatch):
 def test_flash_attention_is_measured_through_the_interface(family, padded, flash):
     model, call = models.build(family), models.inputs(family, padded=padded)
     seen, unseen = tapped(flash(family, model), **call)
-    assert unseen == [] and [c.source for c, _ in seen] == [CallSource.INTERFACE] * 2
+    assert unseen == [] and len(seen) == 2
     for (_, ours), theirs in zip(seen, entropies(model, **call), strict=True):
         torch.testing.assert_close(ours.entropy, theirs, atol=1e-5, rtol=0, equal_nan=True)
 
@@ -160,7 +160,7 @@ def test_a_registered_implementation_that_calls_sdpa_is_counted_once(monkeypatch
     model = models.build("opt")
     model.config._attn_implementation = "mine"
     seen, unseen = tapped(model, **models.inputs("opt", padded=False))
-    assert unseen == [] and [call.source for call, _ in seen] == [CallSource.SDPA] * 2
+    assert unseen == [] and len(seen) == 2
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_flex_attention_is_measured_through_the_interface(device):
     model, call = models.build("gemma2"), models.inputs("gemma2")
     flex = models.twin("gemma2", model, attn_implementation="flex_attention").to(device)
     seen, unseen = tapped(flex, **{name: value.to(device) for name, value in call.items()})
-    assert unseen == [] and [c.source for c, _ in seen] == [CallSource.INTERFACE] * 2
+    assert unseen == [] and len(seen) == 2
     for (_, ours), theirs in zip(seen, entropies(model, **call), strict=True):
         torch.testing.assert_close(ours.entropy.cpu(), theirs, atol=1e-5, rtol=0, equal_nan=True)
 
@@ -183,7 +183,7 @@ def test_flex_attention_is_measured_through_the_interface(device):
 def test_a_call_is_seen_however_the_function_was_imported(function):
     q = torch.randn(2, 3, 5, 4)
     seen, _ = tapped(Sdpa(function), q=q, k=q, v=q)
-    assert [call.source for call, _ in seen] == [CallSource.SDPA]
+    assert [call.logits for call, _ in seen] == [None]
 
 
 @pytest.mark.parametrize("lead", [(), (6,), (2, 3), (2, 3, 2)], ids=str)
@@ -196,7 +196,7 @@ def test_leading_axes_become_batch_and_heads(lead):
     p = (0.7 * q.double() @ k.double().mT).masked_fill(~mask, -torch.inf).softmax(-1)
     wanted = torch.special.entr(p).sum(-1)
     call, statistics = seen[0]
-    assert call.q.ndim == 4 and call.kind is CallKind.CROSS
+    assert call.q.ndim == 4 and call.is_cross
     torch.testing.assert_close(statistics.entropy.double().reshape(wanted.shape), wanted, atol=1e-5, rtol=0)
 
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_read_is_reported_and_does_not_stop_the_model():
 
 def test_a_call_carries_queries_or_logits():
     q = torch.zeros(1, 1, 2, 2)
-    call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=q)
+    call = AttentionCall(q=q, k=q)
     with pytest.raises(ValueError, match="needs `q` and `k`, or `logits`"):
         replace(call, logits=q)
     with pytest.raises(ValueError, match=r"got \[\]"):
@@ -235,7 +235,7 @@ def test_eager_attention_is_seen_however_it_is_written(way):
     [(call, statistics)] = seen
     q, k, _ = model.double().linear(x.double()).chunk(3, -1)
     wanted = torch.special.entr((q @ k.mT).softmax(-1)).sum(-1)
-    assert call.source is CallSource.SOFTMAX
+    assert call.logits is not None
     torch.testing.assert_close(statistics.entropy[:, 0].double(), wanted, atol=1e-5, rtol=0)
 
 
@@ -303,8 +303,8 @@ def test_multihead_attention(need_weights, cross):
     other = y if cross else x
     seen, unseen = tapped(model, query=x, key=other, value=other, need_weights=need_weights)
     [(call, statistics)] = seen
-    assert unseen == [] and call.kind is (CallKind.CROSS if cross else CallKind.SELF)
-    assert call.source is (CallSource.SOFTMAX if need_weights else CallSource.SDPA)
+    assert unseen == [] and call.is_cross == cross
+    assert (call.q is None) == need_weights
     model.eval().double()
     _, p = model(x.double(), other.double(), other.double(), average_attn_weights=False)
     torch.testing.assert_close(statistics.entropy.double(), torch.special.entr(p).sum(-1), atol=1e-4, rtol=0)
@@ -353,29 +353,29 @@ class Hidden(nn.Module):
 @pytest.mark.parametrize("family", ["gpt2", "t5", "bloom"])
 def test_the_sites_of_one_pass_show_the_same_calls_in_the_next(family):
     model, batch = models.build(family), models.inputs(family)
-    sites, calls = set(), {}
+    sites, calls = {}, {}
     for known in (None, sites):
         calls[known is None] = []
 
         def on_call(call, seen=calls[known is None]):
-            sites.add((call.site, call.source))
-            seen.append((call.site, call.kind, call.layer, call.source, call.repeat, call.causal))
+            sites[call.site] = call.logits is not None
+            seen.append((call.site, call.is_cross, call.layer, sites[call.site], call.repeat, call.causal))
 
         with tap(model, on_call, sites=known), torch.no_grad():
             model(**batch)
     assert calls[True] == calls[False] != []
-    assert any(source is CallSource.SOFTMAX for _, source in sites) == (family == "bloom")
+    assert any(sites.values()) == (family == "bloom")
 
 
 def test_a_softmax_where_none_was_before_is_missed_and_reported():
     sdpa = models.build("gpt2")
     eager = models.twin("gpt2", sdpa, attn_implementation="eager")
-    sites, unseen = set(), []
-    with tap(sdpa, lambda call: sites.add((call.site, call.source))), torch.no_grad():
+    sites, unseen = {}, []
+    with tap(sdpa, lambda call: sites.update({call.site: False})), torch.no_grad():
         sdpa(**models.inputs("gpt2"))
     with tap(eager, lambda call: None, on_unseen=unseen.append, sites=sites), torch.no_grad():
         eager(**models.inputs("gpt2"))
-    assert {each.site for each in unseen} == {site for site, _ in sites}
+    assert {each.site for each in unseen} == set(sites)
 
 
 def test_attention_that_ran_and_was_not_seen_is_reported():
@@ -410,7 +410,7 @@ def test_zeros_and_ones_that_a_model_adds_are_added(has_bias):
     neighbours = torch.randint(2, (5, 5), generator=generator).float()  # as of a graph
     bias = torch.randn(1, 3, 5, 5, generator=generator) if has_bias else None
     for mask in (neighbours, torch.where(neighbours == 1, 0.0, -torch.inf).fill_diagonal_(0.0)):
-        call = AttentionCall(site="", kind=CallKind.SELF, layer=0, source=CallSource.SDPA, q=q, k=k, mask=mask)
+        call = AttentionCall(q=q, k=k, mask=mask)
         added = mask.double() + (0 if bias is None else bias)
         right = torch.special.entr(torch.softmax(q.double() @ k.double().mT / 8**0.5 + added, dim=-1)).sum(-1)
         torch.testing.assert_close(measure_call(replace(call, bias=bias)).entropy.double(), right, rtol=0, atol=1e-5)

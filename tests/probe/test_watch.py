@@ -30,7 +30,6 @@ from joma.measure.rank import stable_rank
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
-from joma.probe.schedule import Logarithmic
 from joma.probe.summary import SCANNED, layer_lines
 from joma.probe.watching import watch
 from joma.store import info, open_run, read, read_events
@@ -41,14 +40,6 @@ def test_the_example_runs(monkeypatch, capsys, tmp_path):
     runpy.run_path(str(Path(__file__).parents[2] / "examples" / "watch_a_loop.py"), run_name="__main__")
     assert "11 steps" in capsys.readouterr().out
     assert sorted(set(read(tmp_path / "run")["step"])) == [0, 1, 2, 5, 10]
-
-
-def test_steps_are_counted_where_none_is_given():
-    model = loops.build("hand_written")
-    with watch(model, schedule=Logarithmic(), measures="ranks") as seen:
-        for _ in range(12):
-            seen.step()
-    assert sorted(set(seen.frame()["step"])) == [0, 1, 2, 5, 10]
 
 
 def test_steps_that_jump_are_measured_late_rather_than_never():
