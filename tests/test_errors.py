@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from joma.errors import (
     whole,
     within,
 )
+from joma.probe import callbacks_hf, callbacks_lightning, hub, text
 from joma.tasks.run import check_place
 
 
@@ -90,8 +92,12 @@ def test_only_a_slip_is_taken_for_another_name(name, near):
         (bundle_files.__wrapped__, "vl_convert", "report"),
         (lambda: importlib.reload(joma.page), "jinja2", "report"),
         (lambda: check_place("ray"), "ray", "ray"),
+        (lambda: importlib.reload(callbacks_hf), "transformers", "hf"),
+        (lambda: importlib.reload(callbacks_lightning), "lightning", "lightning"),
+        (lambda: hub.list_revisions("a/b", "step*"), "huggingface_hub", "hf"),
+        (lambda: text.load_config(Path()), "transformers", "hf"),
     ],
-    ids=["charts", "files of charts", "pages", "ray"],
+    ids=["charts", "files of charts", "pages", "ray", "Trainer", "Lightning", "hub", "text"],
 )
 def test_a_missing_extra_is_named(use, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed

@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from joma.claims.claim import Answer, Outcome
 from joma.claims.number import Number
 from joma.claims.statements import Statement, find, statements
 
-Draw = Callable[[np.random.Generator], Sequence[Any]]
+Draw = Callable[[np.random.Generator], Iterable[Any]]
 """Draws random cases in which no parameter sits at its default."""
 
 
@@ -65,10 +65,10 @@ class Check:
 
 
 def _largest(found: Any) -> float:
-    """Return a distance, or the largest of an array or a tuple of differences; what is not a number is infinite."""
-    parts = found if isinstance(found, tuple) else (found,)
-    is_distance = parts is not found and np.ndim(found) == 0
-    size = float(found) if is_distance else max(float(np.abs(part).max()) for part in parts)
+    """Return a distance, or the largest of an array or of several differences; what is not a number is infinite."""
+    several = isinstance(found, tuple | Iterator)
+    is_distance = not several and np.ndim(found) == 0
+    size = float(found) if is_distance else max(float(np.abs(part).max()) for part in (found if several else (found,)))
     return size if np.isfinite(size) else np.inf
 
 
@@ -89,7 +89,7 @@ def check(
 ) -> Callable[[Any], Any]:
     """Register a function that measures how far a formula is from an independent reference.
 
-    The function returns a distance, or differences in an array or a tuple of arrays, of which the largest counts.
+    The function returns a distance, differences in an array, or several of these, or yields them; the largest counts.
 
     Args:
         claim: Id of the statement in `statements.toml`.
@@ -171,7 +171,7 @@ def _scaled_in_turn(formula: Any) -> tuple[Mutation, ...]:
 def cases(draw: Draw) -> Sequence[Any]:
     """Return the cases that a function draws, the same in every run."""
     seed = int.from_bytes(hashlib.sha256(draw.__qualname__.encode()).digest()[:8], "big")
-    return draw(np.random.default_rng(seed))
+    return tuple(draw(np.random.default_rng(seed)))
 
 
 @cache

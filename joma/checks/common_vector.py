@@ -16,7 +16,6 @@ from joma.theory import AttentionKind, QueriesFlow, common_invariant, common_vel
 
 def trained_matrices(rng):
     """Draw tokens that share a vector and a loss of their attention; differentiate it in the logits and in A."""
-    cases = []
     for num, softmax in ((4, True), (6, True), (5, False)):
         e, (s, s_keys) = np.linalg.qr(rng.normal(size=(num + 1, num + 1)))[0], rng.uniform(0.3, 2.5, 2)
         queries, keys = (e[:, :num] + np.sqrt(norm) * e[:, [num]] for norm in (s, s_keys))
@@ -29,8 +28,7 @@ def trained_matrices(rng):
 
         pull = -jacobian(loss, queries.T @ A @ keys)
         A_dot = -jacobian(lambda A, q=queries, k=keys, loss=loss: loss(q.T @ A @ k), A)
-        cases.append((pull, s, 0.0 if softmax else s_keys, queries.T @ A_dot @ keys))
-    return cases
+        yield pull, s, 0.0 if softmax else s_keys, queries.T @ A_dot @ keys
 
 
 @check("common-vector", DIFFERENTIATION, lambda pull, s, keys: common_velocity(pull, s, common_keys=keys))
@@ -43,7 +41,7 @@ def velocity_of_the_logits(velocity, pull, s, keys, exact):
 
 
 @check("common-vector", DIFFERENTIATION, theory.shared_gain)
-@over(lambda rng: trained_matrices(rng)[:2])
+@over(lambda rng: list(trained_matrices(rng))[:2])
 @rejects("1 + s", lambda s, num: 1 + s)
 def gain_of_the_mean(gain, pull, s, _, exact):
     """Mean velocity over queries, and what is left of each query, which has no gain."""
@@ -53,7 +51,6 @@ def gain_of_the_mean(gain, pull, s, _, exact):
 
 def layers_with_a_matrix(rng):
     """Train weights and A of layers whose queries share a vector: a temperature, unequal rates, g that changes."""
-    cases = []
     for phi, num_queries in ((theory.tanh, 2), (theory.gelu, 3), (theory.silu, 3)):
         layer, samples, backprop, w0, _ = problem(changing(rng, AttentionKind.EXP, phi, num_queries))
         u, s, ratio = layer.embeddings, rng.uniform(0.4, 1.5), rng.uniform(0.5, 2.0)
@@ -70,8 +67,7 @@ def layers_with_a_matrix(rng):
         start = {"w": w0, "A": rng.normal(0, 0.4, (len(own), len(own)))}
         run = theory.integrate(field, start, TIMES)
         z = np.einsum("iq,tij,jl->tql", queries, run["A"], u.contextual)
-        cases.append(SimpleNamespace(v=run["w"] @ u.contextual, z=z, attention=layer.attention, s=s, ratio=ratio))
-    return cases
+        yield SimpleNamespace(v=run["w"] @ u.contextual, z=z, attention=layer.attention, s=s, ratio=ratio)
 
 
 @check("thm1-common", ODE, common_invariant, unit="max abs drift", over=layers_with_a_matrix)
@@ -151,11 +147,9 @@ def distance_from_one_query(limit, flow):
 
 def steep_flows(rng):
     """Draw targets, of which the second is at least a tenth smaller than the first, a large κ and A."""
-    cases = []
     for power in (8, 10, 12):
         mu = np.append(rng.uniform(0.5, 0.9, 5), 1.0) * rng.uniform(0.5, 3.0)
-        cases.append((rng.permutation(mu), 10.0**power, rng.uniform(1.3, 2.5)))
-    return cases
+        yield rng.permutation(mu), 10.0**power, rng.uniform(1.3, 2.5)
 
 
 @check("common-vector-dip", ENUMERATION, dip_window, 0.0, unit="windows missed", over=steep_flows)

@@ -3,6 +3,7 @@
 Weights and bias are trained together here; Theorem 3, which freezes the bias, is in `theorem3`.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,17 +25,15 @@ ZERO = 1e-6  # an eigenvalue or a speed below this is zero but for the differenc
 DISTANCES = (0.5, 2.0, 4.0)  # distances of the centers
 
 
-def mixtures(rng: np.random.Generator) -> list[Point]:
+def mixtures(rng: np.random.Generator) -> Iterator[Point]:
     """Three clusters with a distribution each, or one for all; ReLU, two slopes and a smooth activation; ‖v‖ ≠ 1."""
     kinds, leaky = noises(rng, 3), (two_slopes(rng), two_slopes(rng))
     noise_and_phi = ((kinds, theory.relu), (kinds[1], leaky[0]), (kinds[::-1], leaky[1]), (kinds, theory.softplus))
-    cases = []
     for (noise, phi), norm in ((each, norm) for each in noise_and_phi for norm in (0.5, 2.5)):
         weights = rng.uniform(0.7, 1.6, 3) * [1, -1, 1]
         mixture = Mixture(centers=rng.normal(size=(3, 3)), weights=weights, noise=noise, activation=phi)
         v = rng.normal(size=3)
-        cases.append((mixture, norm * v / np.linalg.norm(v), rng.uniform(-0.8, -0.2)))
-    return cases
+        yield mixture, norm * v / np.linalg.norm(v), rng.uniform(-0.8, -0.2)
 
 
 def homogeneous_mixtures(rng: np.random.Generator) -> list[Point]:
@@ -195,13 +194,11 @@ def speed_where_critical(points, distance, mixture):
 @check("eqn56", DIFFERENTIATION, theory.CriticalRay.eigenvalues, 1e-7, over=pairs_of_clusters)
 def eigenvalues_on_the_ray(eigenvalues, distance, mixture):
     """Eigenvalues of the joint flow on its rays, and whether they attract, against differences of the field."""
-    gaps = []
     for pair in critical_pairs(mixture.noise, distance):
         ray = theory.forced_ray(mixture, pair)
         exact = np.sort(np.linalg.eigvals(_derivative(ray.mixture, *ray.point(1.3))).real)
-        attracts = (exact < -ZERO).sum() == mixture.dim
-        gaps += [eigenvalues(ray, 1.3) - exact, float(attracts != ray.attracts())]
-    return tuple(gaps)
+        yield eigenvalues(ray, 1.3) - exact
+        yield float(((exact < -ZERO).sum() == mixture.dim) != ray.attracts())
 
 
 LOG_CONCAVE = (Gaussian(scale=1.4), *(theory.UniformBall(dim=n, radius=0.8) for n in (1, 2, 5, 20)))
@@ -212,7 +209,6 @@ DIGITS = 1e-15  # smallest share of active samples at which F, a difference, sti
 def monotone_ratios(rng):
     """Whether F/θ₁ increases on a grid, from E[y; y > −s] and P(y > −s) by scipy.stats; ReLU and two leaks."""
     relus = [(noise, theory.relu) for noise in LOG_CONCAVE + HEAVY]
-    cases = []
     for noise, phi in [*relus, (HEAVY[2], homogeneous(0.05, 1.2)), (HEAVY[2], homogeneous(0.005, 1.2))]:
         (c_minus, c_plus), marginal = phi.require_homogeneous("This check"), marginal_of(noise)
         low, high = marginal.support()
@@ -220,8 +216,7 @@ def monotone_ratios(rng):
         s = s[marginal.sf(-s) > DIGITS]
         first = tanhsinh(lambda y, p=marginal.pdf: y * p(y), np.clip(np.abs(s), low, high), high, rtol=1e-12).integral
         theta = c_minus + (c_plus - c_minus) * marginal.sf(-s)
-        cases.append((noise, phi, bool((np.diff(s + (c_plus - c_minus) * first / theta) > 0).all())))
-    return cases
+        yield noise, phi, bool((np.diff(s + (c_plus - c_minus) * first / theta) > 0).all())
 
 
 @check("existence", ENUMERATION, lambda noise, phi: theory.lowest_slope(noise, phi) < 0, unit="wrong answers")

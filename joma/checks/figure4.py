@@ -35,7 +35,6 @@ def dips(rng):
     A flow, the T of softmax(v²/T) or None for its own attention, and times, v and entropy of the raw run.
     """
     given = random_tied(rng) | {"mu": np.array([1.1, -1.7, 2.1]), "v0": np.array([0.1, 0.2, -0.1])}
-    cases: list[tuple[Any, ...]] = []
     for flow, temperature, t1 in (
         (ConvergenceFlow(mu=FIGURE_4), 1.0, 2.0),
         (ConvergenceFlow(mu=FIGURE_4), 2.0, 2.0),
@@ -45,8 +44,7 @@ def dips(rng):
     ):
         t = np.linspace(0, t1, 2001)
         v, z = _raw(flow, t)
-        cases.append((flow, temperature, t, v, _entropy(v**2 / temperature if temperature else z / flow.temperature)))
-    return cases
+        yield flow, temperature, t, v, _entropy(v**2 / temperature if temperature else z / flow.temperature)
 
 
 # Tolerance: the integrated flow is sampled 2,000 times
@@ -99,7 +97,6 @@ def late_trends(rng):
 
     At the end v² = μ² − h·w with h → 0 and w ∝ μ²δ: whether that is a rise is seen from the entropies themselves.
     """
-    cases = []
     for index in range(40):
         mu = rng.uniform(0.5, 2.5, size=8) * rng.choice([-1.0, 1.0], size=8)
         mu[: index % 2 * rng.integers(4, 8)] = 0.0
@@ -108,8 +105,7 @@ def late_trends(rng):
         way = mu**2 * np.exp(y[mu != 0].min() - y)
         for temperature in (0.7, 1.4, 3.0):
             before, after = (float(_entropy((mu**2 - h * way) / temperature)) for h in (1e-4, 0.0))
-            cases.append((mu, temperature, after > before))
-    return cases
+            yield mu, temperature, after > before
 
 
 @check("fig4-condition", ODE, theory.entropy_finally_rises, 0.0, unit="wrong answers", over=late_trends)

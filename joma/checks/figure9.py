@@ -125,13 +125,11 @@ def fall_of_the_slope(dimensions):
 
 def counted_crossings(rng):
     """Largest number of times that one of the lines meets G, by sign changes of F − kθ₁ over places."""
-    cases = []
     for curve in (curves(rng)[index] for index in (0, 2, 3, -1)):
         means, masses = np.transpose([curve.mean_and_mass(float(s)) for s in PLACES])
         inside = masses > ROUNDING  # beyond the support on the left both vanish, and there is no curve
         most = max(int((np.diff(np.sign((means - k * masses)[inside])) != 0).sum()) for k in LINES)
-        cases.append((curve.noise, most))
-    return cases
+        yield curve.noise, most
 
 
 def _one_more_than_turns(p: Isotropic) -> int:

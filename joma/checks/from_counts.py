@@ -15,15 +15,13 @@ LENGTH, QUERIES, NEXT, TOKENS = 6, 2, 3, 4
 
 def texts(rng):
     """Draw windows whose contexts depend on the next token, and a prediction, and count: x, query, next, π, counts."""
-    cases = []
     for _ in range(3):
         chances = rng.dirichlet(np.full(TOKENS, 0.7), size=(QUERIES, NEXT))
         query, after = rng.integers(QUERIES, size=80), rng.choice(NEXT, p=[0.5, 0.3, 0.2], size=80)
         x = np.array([rng.multinomial(LENGTH, chances[each]) for each in zip(query, after, strict=True)])
         counts = np.zeros((QUERIES, NEXT, TOKENS))
         np.add.at(counts, (query, after), x)
-        cases.append((x / LENGTH, query, after, rng.dirichlet(np.full(NEXT, 3.0), size=QUERIES), counts))
-    return cases
+        yield x / LENGTH, query, after, rng.dirichlet(np.full(NEXT, 3.0), size=QUERIES), counts
 
 
 @check("saliency-counts", DIFFERENTIATION, saliency_from_counts, over=texts)
@@ -56,8 +54,7 @@ def distance_of_the_centers(between, x, query, after, _, counts):
 
 def nodes(rng):
     """Clusters of one node, for a prediction that is too large, and where its weights rest, found in all directions."""
-    cases = []
-    for *_, counts in texts(rng):
+    for *_, counts in list(texts(rng)):
         pi = np.full((QUERIES, NEXT), 0.9)
         noise = noises(rng, TOKENS)[0]
         mixture = theory.clusters_from_counts(counts, 1, 2, noise, prediction=pi)
@@ -65,8 +62,7 @@ def nodes(rng):
         stable = [point for point in theory.critical_points(mixture, -0.7) if point.linearised.stable]
         start *= np.linalg.norm(stable[0].mu) / np.linalg.norm(start)
         rest = optimize.root(lambda v, mix=mixture: raw_field(mix, v, -0.7)[:-1], start, tol=1e-13).x
-        cases.append((counts, rest / np.linalg.norm(rest)))
-    return cases
+        yield counts, rest / np.linalg.norm(rest)
 
 
 def _by_frequency(counts):
@@ -85,8 +81,7 @@ def direction_of_rest(direction, counts, rest):
 
 def over_and_under(rng):
     """Clusters of one node under predictions on both sides of the truth, and whether it has an aligned rest point."""
-    cases = []
-    for *_, counts in texts(rng):
+    for *_, counts in list(texts(rng)):
         chance = float(counts[1, 2].sum() / counts[1].sum())
         for pi in (0.3 * chance, chance, *rng.uniform(chance, 1, 6)):
             noise, prediction = noises(rng, TOKENS)[0], np.full((QUERIES, NEXT), pi)
@@ -95,8 +90,7 @@ def over_and_under(rng):
                 rests = theory.critical_points(mixture, -0.7)
             except AssumptionError:  # there is none
                 rests = ()
-            cases.append((pi, chance, any(point.mu @ mixture.centers[0] > 0 for point in rests)))
-    return cases
+            yield pi, chance, any(point.mu @ mixture.centers[0] > 0 for point in rests)
 
 
 @check("sec4-mu", ENUMERATION, lambda pi, chance: pi > chance, unit="broken promises", over=over_and_under)

@@ -1,5 +1,6 @@
 """Appendix A.3.1, Lemmas 1, 3 and 5: means over a half-space of an isotropic distribution."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,16 +29,14 @@ def largest_z(samples: np.ndarray, claimed: Any) -> np.ndarray:
     return (samples.mean(axis=0) - claimed) / (samples.std(axis=0) / np.sqrt(len(samples)))
 
 
-def half_spaces(rng: np.random.Generator) -> list[tuple[Isotropic, dict[str, Any]]]:
+def half_spaces(rng: np.random.Generator) -> Iterator[tuple[Isotropic, dict[str, Any]]]:
     """Distributions in random subspaces of 2, 5 and 20 dimensions, each with ‖v‖ from 0.5 to 2.5."""
-    cases = []
     for n in (2, 5, 20):
         for p in noises(rng, n):
             center, v = rng.normal(size=(2, n + 2)) / np.sqrt(n)
             basis = np.linalg.qr(rng.normal(size=(n + 2, n)))[0]
             v *= rng.uniform(0.5, 2.5) / np.linalg.norm(v)
-            cases.append((p, {"v": v, "xi": rng.uniform(-0.6, -0.2), "center": center, "basis": basis}))
-    return cases
+            yield p, {"v": v, "xi": rng.uniform(-0.6, -0.2), "center": center, "basis": basis}
 
 
 def _printed_mean(p, v, *, xi, center, basis, psi):
@@ -67,7 +66,6 @@ def over_spheres(rng):
     """Add E ψ and E[yψ] of the sigmoid, over every sphere and then over the radii: no marginal density is used."""
     octaves = np.concatenate([np.arange(-40, -4, 2), np.arange(-4, 6, 0.5), np.arange(6, 30)])
     steps = np.pi * 2.0 ** -np.arange(0.0, 18.0)
-    cases = []
     for p, where in half_spaces(rng):
         r, norm = where["v"] @ where["center"] + where["xi"], np.linalg.norm(where["v"] @ where["basis"])
         edge = p.radius if isinstance(p, UniformBall) else np.inf
@@ -78,8 +76,7 @@ def over_spheres(rng):
         y = radii[:, None] * np.cos(angles)
         gate = weights * np.sin(angles) ** (p.dim - 2) * special.expit(norm * y + r)
         radial = radial_weights * _radial_density(p, radii) / special.beta((p.dim - 1) / 2, 0.5)
-        cases.append((p, where, np.array([radial @ gate.sum(axis=1), radial @ (gate * y).sum(axis=1)])))
-    return cases
+        yield p, where, np.array([radial @ gate.sum(axis=1), radial @ (gate * y).sum(axis=1)])
 
 
 @check("lemma1", QUADRATURE, half_space_mean, QUADRATURE_TOLERANCE, unit="max relative error", over=over_spheres)
@@ -164,15 +161,11 @@ def constant_of_eqn_36(constant, n):
 
 def profiles(rng):
     """Profiles of a normal (in logarithms), a ball and a t, with the distributions that they belong to."""
-    cases: list[Any] = []
     for n in (2, 5, 20):
         normal, ball, t = noises(rng, n)
-        cases += [
-            (normal, lambda r, p=normal: -((r / p.scale) ** 2) / 2, True),
-            (ball, lambda r, p=ball: np.where(r < p.radius, 1.0, 0.0), False),
-            (t, lambda r, p=t: (1 + (r / p.scale) ** 2 / p.dof) ** (-(p.dim + p.dof) / 2), False),
-        ]
-    return cases
+        yield normal, lambda r, p=normal: -((r / p.scale) ** 2) / 2, True
+        yield ball, lambda r, p=ball: np.where(r < p.radius, 1.0, 0.0), False
+        yield t, lambda r, p=t: (1 + (r / p.scale) ** 2 / p.dof) ** (-(p.dim + p.dof) / 2), False
 
 
 # Tolerance: panels are resolved to 1e-12; so are the quadratures of the moment
@@ -211,12 +204,10 @@ def theta2_from_theta1(second, p):
     """Eqn 49, θ₂(0) − sθ₁(s) + ∫₀^s θ₁, for a leaky ReLU at five places."""
     leaky, mass = homogeneous(0.15, 1.3), marginal_of(p).cdf
     edge = getattr(p, "radius", 1.0)
-    errors = []
     for s in (-1.7, -0.4, 0.0, 0.6, 2.3):
         between = quad(lambda x: 0.15 + 1.15 * mass(x), 0, s, points=(-edge, edge), epsabs=1e-12)[0]
         at_zero, at_s = (gate_means(p, leaky.derivative, place) for place in (0.0, s))
-        errors.append(float(second(p, s, leaky)) - (at_zero[1] - s * at_s[0] + between))
-    return np.array(errors)
+        yield float(second(p, s, leaky)) - (at_zero[1] - s * at_s[0] + between)
 
 
 @check("lemma3-limits", QUADRATURE, lambda c_minus, c_plus: (c_minus >= 0 and c_plus > 0, c_minus == 0), 0.0)

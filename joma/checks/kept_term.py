@@ -14,12 +14,10 @@ ROUNDING = 1e-12
 
 def matrices(rng):
     """Draw targets of distinct sizes with either sign, β₁ ≠ 1, and β₂ of either sign."""
-    cases = []
     for sign in (1, -1, 1, -1):
         mu = rng.permutation([0.6, 1.55, 2.2] * rng.uniform(0.95, 1.05, 3)) * rng.choice([-1, 1], 3)
         beta1 = rng.uniform(0.6, 1.6)
-        cases.append((mu, beta1, sign * rng.uniform(0.3, 0.8) * beta1 / (mu @ mu)))
-    return cases
+        yield mu, beta1, sign * rng.uniform(0.3, 0.8) * beta1 / (mu @ mu)
 
 
 def _pull(v, mu, beta1, beta2):
@@ -71,11 +69,9 @@ def rates_at_the_target(functions, mu, *betas):
 
 def many_matrices(rng):
     """Draw 200 targets of one to eight tokens with β₂ down to the edge of stability."""
-    cases = []
     for _ in range(200):
         mu, beta1 = rng.uniform(-3, 3, rng.integers(2, 9)), rng.uniform(0.5, 2.0)
-        cases.append((mu, beta1, rng.uniform(-0.99, 4.0) * beta1 / (mu @ mu)))
-    return cases
+        yield mu, beta1, rng.uniform(-0.99, 4.0) * beta1 / (mu @ mu)
 
 
 def _neighbours(mu, beta1, beta2):
@@ -101,12 +97,9 @@ def rates_outside(neighbours, mu, beta1, beta2):
 def both_flows(run, mu, beta1, beta2):
     """Gaps and entropies over time with the term and without, by integration."""
     t = np.linspace(0.0, 1.5, 4)
-    found, gaps = run(mu, beta1, beta2, t), []
-    for kept, gap, entropy in (
-        (beta2, found.gap_kept, found.entropy_kept),
-        (0.0, found.gap_dropped, found.entropy_dropped),
-    ):
-        [v] = solved(lambda v, b=kept: (_field(v, mu, beta1, b),), (0 * mu,), t)
+    found = run(mu, beta1, beta2, t).columns()
+    for term, b in (("kept", beta2), ("dropped", 0.0)):
+        [v] = solved(lambda v, b=b: (_field(v, mu, beta1, b),), (0 * mu,), t)
         p = np.exp(v**2 / 2) / np.exp(v**2 / 2).sum(axis=1, keepdims=True)
-        gaps += [gap - (1 - v / mu), entropy + (p * np.log(p)).sum(axis=1)]
-    return tuple(gaps)
+        yield np.transpose([found[f"gap_{term}_{token}"] for token in range(mu.size)]) - (1 - v / mu)
+        yield found[f"entropy_{term}"] + (p * np.log(p)).sum(axis=1)

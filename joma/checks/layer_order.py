@@ -87,14 +87,12 @@ def layers_on_frozen_ones(solution, chain):
 
 def trees(rng):
     """Draw a tree with an edge parameter each, and outputs of a node for both values of its latent."""
-    cases = []
     for _ in range(4):
         rho, zero = np.append([1.0, 1.0], rng.uniform(-0.9, 0.9, 4)), rng.uniform(0.2, 0.8, (2, 1))
         tree = theory.LatentTree(
             parents=[-1, 0, 1, 2, 3, 2], rho=rho, class_probabilities=[0.4, 0.6], zero_given_class=zero
         )
-        cases.append((tree, 4, 1, rng.normal(size=2), rho[2:5]))
-    return cases
+        yield tree, 4, 1, rng.normal(size=2), rho[2:5]
 
 
 @check("note-control", LINEAR_ALGEBRA, theory.chain_parameter, over=trees)

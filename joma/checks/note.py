@@ -195,7 +195,6 @@ def sum_over_parents(bound):
 
 def two_valued(rng):
     """Nodes with data of two values and gradients that are spread within each; a weight; the differentiated field."""
-    cases = []
     for activation in (sigmoid, theory.silu):
         x_plus, x_minus, w = rng.standard_normal((3, 3))
         label = np.arange(50) < 50 * rng.choice([0.3, 0.6])
@@ -204,8 +203,7 @@ def two_valued(rng):
         means = {"p1": label.mean(), "g_plus": g[label].mean(), "g_minus": g[~label].mean()}
         node = TwoValuedInput(x_plus=x_plus, x_minus=x_minus, activation=activation, **means)
         slope = jacobian(lambda w, x=x, g=g, phi=activation: (g * phi.value(x @ w)).mean(), w)
-        cases.append((node, w, slope))
-    return cases
+        yield node, w, slope
 
 
 def _eqn3(node: TwoValuedInput, w: np.ndarray) -> np.ndarray:
@@ -226,7 +224,6 @@ PATH_LENGTH = 150.0  # of a flow's path, in the largest component: sigmoid slope
 
 def sigmoid_runs(rng):
     """Random planar inputs, and whether their outputs end near 0 and 1 when the flow from zero runs at unit speed."""
-    runs = []
     for _ in range(60):
         first, second = (np.array([np.cos(angle), np.sin(angle)]) for angle in rng.uniform(-np.pi, np.pi, 2))
         size, p1, g_plus, g_minus = rng.uniform([0.4, 0.2, 0.6, 0.6], [2.5, 0.8, 1.6, 1.6])
@@ -238,8 +235,7 @@ def sigmoid_runs(rng):
             return (velocity / np.abs(velocity).max(),)
 
         [w] = solved(unit_speed, (np.zeros(2),), [0.0, PATH_LENGTH], method="LSODA", rtol=1e-6, atol=1e-6)
-        runs.append((node, bool(np.abs(node.outputs(w[-1]) - [0.0, 1.0]).max() <= FAR)))
-    return runs
+        yield node, bool(np.abs(node.outputs(w[-1]) - [0.0, 1.0]).max() <= FAR)
 
 
 @check("note-eqn3", ODE, TwoValuedInput.sigmoid_learns, 0.0, unit="broken promises", over=sigmoid_runs)

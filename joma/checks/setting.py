@@ -1,7 +1,7 @@
 """Section 2 and Appendix A.2: the layer, its gradient, what the setting assumes, and the identities of Theorem 1."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -57,15 +57,13 @@ def output_against_positions(claimed, case):
     return claimed(case.layer, z, _text_samples()[0]) - np.array(expected)
 
 
-def _with_value_matrix(rng: np.random.Generator) -> Sequence[Case]:
+def _with_value_matrix(rng: np.random.Generator) -> Iterator[Case]:
     """Draw layers whose embeddings U_C are replaced by W_V U_C."""
-    cases = []
     for case in one_query(rng):
         u = case.layer.embeddings
         w_value = rng.normal(scale=len(u.contextual) ** -0.5, size=(len(u.contextual),) * 2)
         merged = theory.Embeddings(contextual=w_value @ u.contextual, queries=u.queries)
-        cases.append(case.with_gradient_sent_back(layer=replace(case.layer, embeddings=merged)))
-    return cases
+        yield case.with_gradient_sent_back(layer=replace(case.layer, embeddings=merged))
 
 
 MERGED = "dv/dt of the merged layer with a random W_V"
@@ -260,9 +258,8 @@ def weights_at_rest(z0):
     return (np.abs(v).max(axis=0) < ROUNDING_TOLERANCE).mean()
 
 
-def _escapes(rng: np.random.Generator) -> Sequence[tuple[SaliencyFlow, np.ndarray, np.ndarray]]:
+def _escapes(rng: np.random.Generator) -> Iterator[tuple[SaliencyFlow, np.ndarray, np.ndarray]]:
     """Flows, v and z of layers that start near the saddle and elsewhere, with A, T and rates other than 1."""
-    cases = []
     for size in (0.0, 0.3):
         A, T, ratio = rng.uniform([1.3, 0.6, 1.4], [1.8, 0.8, 2.2])
         case = make_case(AttentionKind.LINEAR, linear, num_nodes=1, backprop="fixed", normalisation=A, temperature=T)
@@ -271,8 +268,7 @@ def _escapes(rng: np.random.Generator) -> Sequence[tuple[SaliencyFlow, np.ndarra
         start = {"v0": case.v[0], "z0": case.z[0]}
         flow = SaliencyFlow(targets=targets, attention=case.layer.attention, rate_ratio=ratio, **start)
         run = case.flow(LONG, rate_ratio=ratio)
-        cases.append((flow, case.layer.embeddings.contextual_part(run["w"])[:, 0], run["z"][:, 0]))
-    return cases
+        yield flow, case.layer.embeddings.contextual_part(run["w"])[:, 0], run["z"][:, 0]
 
 
 @check("zero-init", ODE, SaliencyFlow.exact, over=_escapes)

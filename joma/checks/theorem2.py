@@ -1,6 +1,5 @@
 """Section 3.1: linear activation, exp attention, winner take all."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,15 @@ FAR = 20.0  # size of a weight or a logit from which on less than 1e-10 of the t
 LATE = 0.99  # fraction of the blow-up time at which solutions are compared
 
 
-def _flows(rng: np.random.Generator, *, num_nodes: Sequence[int] = (1, 3, 1), moved: bool = True) -> list[LinearFlow]:
+def _flows(rng: np.random.Generator, *, num_nodes: tuple[int, ...] = (1, 3, 1), moved: bool = True) -> Any:
     """Draw flows with A, T and rates other than 1; the last has weights and logits that do not start at zero."""
-    flows = []
     for index, num in enumerate(num_nodes):
         delta = rng.uniform(0.2, 1.0, size=(num, 4)) * rng.choice([-1.0, 1.0], size=(num, 4))
         start: dict[str, Any] = {"v0": rng.normal(0, 0.3, size=(num, 4)), "z0": rng.normal(0, 0.3, size=4)}
         is_moved = moved and index == len(num_nodes) - 1
         A, T, ratio = rng.uniform([1.4, 0.7, 1.2], [2.4, 0.9, 1.6])
         scales = {"normalisation": A, "temperature": T, "rate_ratio": ratio}
-        flows.append(LinearFlow(delta=delta, **scales, **(start if is_moved else {})))
-    return flows
+        yield LinearFlow(delta=delta, **scales, **(start if is_moved else {}))
 
 
 def _one_node_from_zero(rng):
@@ -42,7 +39,7 @@ def _field(flow: LinearFlow, v: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, 
 def _run(flow: LinearFlow, t: Any) -> tuple[np.ndarray, ...]:
     """v and z, integrated together up to shares of the blow-up time."""
     times = np.multiply(t, flow.blow_up_time())
-    return solved(lambda v, z: _field(flow, v, z), (flow.start, flow.start_logits), times)
+    return solved(lambda v, z: _field(flow, v, z), (flow.v0, flow.z0), times)
 
 
 def _ends_under_softmax(rng):
@@ -50,7 +47,7 @@ def _ends_under_softmax(rng):
 
     def end(flow):
         scale = flow.delta / flow.normalisation
-        return solved(lambda v: (scale * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2),), (flow.start,), [0, 2])[0][-1]
+        return solved(lambda v: (scale * np.exp(flow.gain * (v**2 - (v**2).mean()) / 2),), (flow.v0,), [0, 2])[0][-1]
 
     return [(flow, end(flow)) for flow in _one_node_from_zero(rng)]
 
@@ -81,7 +78,7 @@ def exact_solution(solution, flow):
 @check("thm2-limit", ODE, LinearFlow.blow_up_time, unit="time", over=_flows)
 def blow_up(blow_up_time, flow):
     """Blow-up time against the time at which the integrated flow is so far out that less than 1e-10 remains."""
-    start, end = {"v": flow.start, "z": flow.start_logits}, np.array([0.0, 2 * flow.blow_up_time()])
+    start, end = {"v": flow.v0, "z": flow.z0}, np.array([0.0, 2 * flow.blow_up_time()])
     run = integrate(lambda _, s: dict(zip("vz", _field(flow, s["v"], s["z"]), strict=True)), start, end, blow_up=FAR)
     assert run.blow_up is not None
     return abs(run.blow_up.time - float(blow_up_time(flow)))

@@ -230,7 +230,7 @@ def rest_points_of_mixtures(_):
 
     Mixtures without a rest point are passed over.
     """
-    rng, found = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
     for num, xi in ((3, -1.2), (4, -1.0), (3, 0.9)):
         points: tuple = ()
         while not points:
@@ -243,8 +243,7 @@ def rest_points_of_mixtures(_):
                 activation=homogeneous(rng.uniform(0.05, 0.15), rng.uniform(1.2, 1.5)),
             )
             points = theory.rest_points(mixture, xi)
-        found.append(points[0])
-    return found
+        yield points[0]
 
 
 @check("thm3-clusters", QUADRATURE, lambda point: point.mu, over=rest_points_of_mixtures)

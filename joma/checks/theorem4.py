@@ -38,7 +38,7 @@ def raw_run(flow: Any, push: Callable[[np.ndarray, np.ndarray], np.ndarray], t: 
         v_dot = a * push(v, a)
         return v_dot, flow.rate_ratio / flow.temperature * v * v_dot
 
-    return solved(field, (flow.start, np.zeros_like(flow.mu) if flow.z0 is None else flow.z0), t, method="LSODA")
+    return solved(field, (flow.v0, np.zeros_like(flow.mu) if flow.z0 is None else flow.z0), t, method="LSODA")
 
 
 # A layer with three contextual tokens and six samples whose field under uniform attention has a stable zero.
@@ -321,7 +321,7 @@ def raw_linear_run(flow: LinearAttentionFlow, t: Any) -> tuple[np.ndarray, ...]:
         pull = (flow.mu - v) / flow.temperature
         return pull * z, flow.rate_ratio * pull * v
 
-    return solved(field, (flow.start, np.sqrt(flow.rate_ratio * flow.start**2 + flow.charge)), t)
+    return solved(field, (flow.v0, np.sqrt(flow.rate_ratio * flow.v0**2 + flow.charge)), t)
 
 
 @check("thm4-linear", ODE, (LinearAttentionFlow.solution, LinearAttentionFlow.local_rates), over=linear_flows)

@@ -154,13 +154,11 @@ def matrix_of_a_path(matrix):
 
 def pairs_below_a_latent(rng):
     """ρ from the common ancestor to each node, ρ_c = 2P[y_c = 0] − 1, and the enumerated law of the two nodes."""
-    cases = []
     for i, j in itertools.permutations(range(1, len(IRREGULAR.parents)), 2):
         c = IRREGULAR.ancestor(i, j)
         if c != 0:
             rho = *(IRREGULAR.rho_below(c, node) for node in (i, j)), 2 * exact_law(IRREGULAR, c)[0] - 1
-            cases.append((tuple(map(float, rho)), exact_law(IRREGULAR, i, j)))
-    return cases
+            yield tuple(map(float, rho)), exact_law(IRREGULAR, i, j)
 
 
 def _expanded_pair(rho_l: float, rho_m: float, rho_c: float) -> np.ndarray:
@@ -223,27 +221,26 @@ def _root(H, *rest):
 @rejects("ρ 1 % off", lambda H, L, rho, *rest: (_root if H == L else _theorem5)(H, L, 0.99 * rho, *rest))
 def cooccurrence_of_leaves(formula, model, at_root):
     """All pairs of leaves below a latent, three trees of 14 binary nodes with ρ = ±0.8."""
-    tree, errors = model.tree(), []
+    tree = model.tree()
     for i, j in itertools.permutations(model.leaves(), 2):
         H = model.height(i, j)
         if (H == DEPTH) == at_root:
             zeros = (tree.zero_given_class[:, model.path(node)[-2] - 1] for node in (i, j))
             claimed = formula(H, DEPTH, float(model.rho(i)), tree.class_probabilities, *zeros)
-            errors.append(float(claimed) - float(exact_cooccurrence(model, i, j)))
-    return np.array(errors)
+            yield float(claimed) - float(exact_cooccurrence(model, i, j))
 
 
 @check("thm5", EXACT_RATIONALS, LatentTree.cooccurrence_matrix, over=(IRREGULAR, UNEVEN))
 @rejects("transposed: P[y_m=1|y_l=1]", lambda tree, nodes=None: tree.cooccurrence_matrix(nodes).T)
 def cooccurrence_in_any_tree(matrix, model):
     """Matrix of all leaves, and of leaves and latents in any order, of two uneven trees, pair by pair as well."""
-    tree, gaps = model.tree(), []
+    tree = model.tree()
     for nodes in (None, np.array([len(model.parents) - 1, 2, 4, 1])):
         chosen = list(model.leaves()) if nodes is None else nodes.tolist()
         exact = np.array([[float(exact_cooccurrence(model, i, j)) for j in chosen] for i in chosen])
         by_pair = np.array([[tree.cooccurrence(i, j) for j in chosen] for i in chosen])
-        gaps += [matrix(tree, nodes) - exact, by_pair - exact]
-    return tuple(gaps)
+        yield matrix(tree, nodes) - exact
+        yield by_pair - exact
 
 
 def sampled_trees(rng):
@@ -252,11 +249,9 @@ def sampled_trees(rng):
     tree = regular_tree(depth, (1, 2, 2, 2, 2), rho, class_probabilities=p, zero_given_class=zero)
     y = tree.sample(rng, 200_000)[:, tree.leaves]
     given = y[y[:, 0] == 1]
-    cases = []
     for H in range(1, depth):
         both = given[:, 2 ** (H - 1)]  # the first leaf whose common ancestor with leaf 0 has height H
-        cases.append((H, (depth, rho, p, zero, zero), both.mean(), both.std() / np.sqrt(len(both))))
-    return cases
+        yield H, (depth, rho, p, zero, zero), both.mean(), both.std() / np.sqrt(len(both))
 
 
 @check("thm5", MONTE_CARLO, _theorem5, printed=_printed_theorem5, over=sampled_trees)

@@ -7,9 +7,12 @@ trainer = Trainer(model, ..., callbacks=[HuggingFaceCallback(out="runs/first", e
 
 from typing import Any
 
-from transformers import TrainerCallback
-
+from joma.errors import import_extra
 from joma.probe.watching import Watch, watch
+
+import_extra("transformers", "hf")
+
+from transformers import TrainerCallback  # noqa: E402
 
 
 class HuggingFaceCallback(TrainerCallback):

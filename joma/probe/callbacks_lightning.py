@@ -8,11 +8,15 @@ trainer = lightning.Trainer(..., callbacks=[LightningCallback(out="runs/first", 
 import os
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from joma.errors import import_extra
 from joma.probe.watching import Watch, watch
+
+import_extra("lightning", "lightning")
+
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
 SEED = "PL_GLOBAL_SEED"  # where `lightning.seed_everything` leaves the seed
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from safetensors.torch import load
 from torch import Tensor
 
+from joma.errors import import_extra
 from joma.probe import checkpoint
 from joma.probe.checkpoint import HEADER_PREFIX, SAFETENSORS, Weights, dtype_name, read_header
 from joma.probe.findings import Fault, Flaw, first_sentence, some
@@ -160,6 +161,7 @@ def _open_remote(revision: HubRevision, name: str, size: int) -> Weights:
 
 def list_revisions(repository: str, pattern: str) -> list[HubRevision]:
     """Return the branches and tags of a repository whose names fit a pattern such as `step*`."""
+    import_extra("huggingface_hub", "hf")
     from huggingface_hub import HfApi
 
     with hub_errors(repository):

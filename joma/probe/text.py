@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from joma.errors import positive
+from joma.errors import import_extra, positive
 from joma.formatting import counted
 from joma.probe.findings import Fault, Flaw, first_sentence, some
 from joma.probe.measurement import Readings, Row
@@ -72,6 +72,7 @@ def _loaded(kind: Any, folder: Path, **options: Any) -> Any:
 
 def load_config(folder: Path) -> Any:
     """Return the configuration of a model; refuses one that needs code of its own."""
+    import_extra("transformers", "hf")
     from transformers import AutoConfig
 
     try:

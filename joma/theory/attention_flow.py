@@ -82,7 +82,7 @@ class AttentionFlow(TiedFlow):
         There $\dot v = a\,(v^*a^* - va) = (v^* - v)\,a\,q[v, v^*]$, with the divided difference of $q(v) = v\,a(v)$.
         """
         self._require_decoupled("The exact solution needs")
-        v0, end = self.start, self.critical_point()
+        v0, end = self.v0, self.critical_point()
         nearest = np.where(v0 * end <= 0, 0.0, np.minimum(np.abs(v0), np.abs(end)))
         # ln(a q') grows with |v|; by the mean value theorem it bounds ln(a q[v, v*]).
         slowest, fastest = (
@@ -118,8 +118,8 @@ class LinearAttentionFlow:
 
     mu: Float[np.ndarray, "... M"]
     """Target; several targets, one a row, are as many flows."""
-    v0: Float[np.ndarray, "... M"] | None = None
-    """Start of v; zero when None."""
+    v0: Float[np.ndarray, "... M"] = None  # type: ignore[assignment]
+    """Start of v; zero when left out."""
     charge: Real = 0.0
     r"""$c = z^2 - qv^2$, one for all tokens or one each; not negative, so that the attention never changes sign."""
     temperature: float = 1.0
@@ -132,11 +132,6 @@ class LinearAttentionFlow:
         v0 = np.zeros_like(mu) if self.v0 is None else finite("v0", self.v0)
         keep(self, **broadcast(mu=mu, v0=v0, charge=charge))
         keep(self, **{name: float(positive(name, getattr(self, name))) for name in ("temperature", "rate_ratio")})
-
-    @property
-    def start(self) -> Float[np.ndarray, "... M"]:
-        """v at time zero."""
-        return np.zeros_like(self.mu) if self.v0 is None else self.v0
 
     def logits(self, v: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... M"]:
         r"""$z = \sqrt{qv^2 + c}$."""
@@ -157,8 +152,8 @@ class LinearAttentionFlow:
         with $R^2 = q\mu^2 + c$, and $V = (s - c/s)/2$. The axes are those of `t`, then those of `mu`.
         """
         root, c = np.sqrt(self.rate_ratio), np.asarray(self.charge)
-        side = np.where(self.start < 0, -1.0, 1.0)  # the flow is odd: solve from a start that is not negative
-        V0, M = root * side * self.start, root * side * self.mu
+        side = np.where(self.v0 < 0, -1.0, 1.0)  # the flow is odd: solve from a start that is not negative
+        V0, M = root * side * self.v0, root * side * self.mu
         R, s0 = np.sqrt(np.square(M) + c), V0 + np.sqrt(np.square(V0) + c)
         # s = [s0 (C + M S) + c S] / [C - M S + s0 S] with C = cosh(Rt/2T), S = sinh(Rt/2T)/R, all times 2 exp(-Rt/2T);
         # (R - M)/R and (R + M)/R are written without cancellation.

@@ -44,8 +44,8 @@ class TiedFlow(ABC):
 
     mu: Tokens
     """The critical point without attention."""
-    v0: Tokens | None = None
-    """Start of v; zero when None, as in the paper."""
+    v0: Tokens = None  # type: ignore[assignment]
+    """Start of v; zero when left out, as in the paper."""
     z0: Tokens | None = None
     """Start of the logits; when None the one for which exp(z/T) is exp(κv²/2), as Eqn 6 prints it. Zero if v0 is."""
     normalisation: Real = 1.0
@@ -56,8 +56,8 @@ class TiedFlow(ABC):
     r"""$\eta_z / \eta_w$, the learning rate of the logits over that of the weights."""
 
     def __post_init__(self) -> None:
-        arrays = {name: getattr(self, name) for name in ("mu", "v0", "z0")}
-        arrays = {name: np.atleast_1d(finite(name, value)) for name, value in arrays.items() if value is not None}
+        given = {"mu": self.mu, "v0": 0.0 if self.v0 is None else self.v0, "z0": self.z0}
+        arrays = {name: np.atleast_1d(finite(name, value)) for name, value in given.items() if value is not None}
         scales = {name: positive(name, getattr(self, name)) for name in ("normalisation", "temperature", "rate_ratio")}
         columns = {name: scale[..., None] for name, scale in scales.items() if scale.ndim}
         keep(self, **{name: array for name, array in broadcast(**arrays, **columns).items() if name in arrays})
@@ -67,9 +67,8 @@ class TiedFlow(ABC):
         """Return one or some of several flows, by the leading axes of `mu`."""
         scales = {name: getattr(self, name) for name in ("normalisation", "temperature", "rate_ratio")}
         chosen = {name: np.broadcast_to(scale, self.mu.shape[:-1])[which] for name, scale in scales.items()}
-        starts = {name: getattr(self, name) for name in ("v0", "z0")}
-        chosen |= {name: None if start is None else start[which] for name, start in starts.items()}
-        return replace(self, mu=self.mu[which], **chosen)
+        z0 = None if self.z0 is None else self.z0[which]
+        return replace(self, mu=self.mu[which], v0=self.v0[which], z0=z0, **chosen)
 
     @abstractmethod
     def field(self, v: Tokens) -> Tokens:
@@ -97,7 +96,7 @@ class TiedFlow(ABC):
 
     def solution(self, t: Real) -> Tokens:
         """Exact v(t), by inverting the quadrature that separates the flow; axes as in `efolds`."""
-        return self.start - (self.critical_point() - self.start) * np.expm1(-self.efolds(t))
+        return self.v0 - (self.critical_point() - self.v0) * np.expm1(-self.efolds(t))
 
     @property
     def gain(self) -> Real:
@@ -105,16 +104,11 @@ class TiedFlow(ABC):
         return _column(self.rate_ratio / self.temperature**2)
 
     @property
-    def start(self) -> Tokens:
-        """v at time zero."""
-        return np.zeros_like(self.mu) if self.v0 is None else self.v0
-
-    @property
     def log_scale(self) -> Tokens:
         r"""$b = z_0/T - \kappa v_0^2/2 - \ln A$."""
         charge = np.zeros_like(self.mu)
         if self.z0 is not None:
-            charge = self.z0 / _column(self.temperature) - self.gain * np.square(self.start) / 2
+            charge = self.z0 / _column(self.temperature) - self.gain * np.square(self.v0) / 2
         return charge - _column(np.log(self.normalisation))
 
     def log_attention(self, v: Tokens) -> Tokens:
@@ -250,7 +244,7 @@ class ConvergenceFlow(TiedFlow):
     def log_efolds(self, t: Float[np.ndarray, "..."]) -> Tokens:
         r"""`log_efolds` at $\sqrt\kappa\mu$ and time $e^b t$."""
         root = np.sqrt(self.gain)
-        return log_efolds(t * np.exp(self.log_scale), root * self.mu, v0=root * self.start)
+        return log_efolds(t * np.exp(self.log_scale), root * self.mu, v0=root * self.v0)
 
 
 def normalised_field(v: Tokens, mu: Float[np.ndarray, " M"], temperature: float = 3.0) -> Tokens:

@@ -43,10 +43,7 @@ def saliency_from_counts(counts: Counts, prediction: Float[np.ndarray, "Q K"] | 
     array([[[ 0.125, -0.125],
             [-0.125,  0.125]]])
     """
-    joint = _given_query(counts)
-    num_queries, num_next, _ = joint.shape
-    prediction = np.full((num_queries, num_next), 1 / num_next) if prediction is None else prediction
-    pi = shaped(f"{num_queries} {num_next}", prediction=within("prediction", prediction, 0, 1))
+    joint, pi = _shares(counts, prediction)
     return np.asarray(joint - pi[:, :, None] * joint.sum(axis=1, keepdims=True))
 
 
@@ -56,7 +53,7 @@ def centers_from_counts(counts: Counts) -> tuple[Counts, Counts]:
     >>> [center.tolist() for center in centers_from_counts(np.array([[[3.0, 1.0], [1.0, 3.0]]]))]
     [[[[0.75, 0.25], [0.25, 0.75]]], [[[0.25, 0.75], [0.75, 0.25]]]]
     """
-    joint = _given_query(counts)
+    joint, _ = _shares(counts)
     others = joint.sum(axis=1, keepdims=True) - joint
     sizes = joint.sum(axis=2, keepdims=True), others.sum(axis=2, keepdims=True)
     if min(size.min() for size in sizes) <= 0:
@@ -100,7 +97,7 @@ def tokens_of_node(
     >>> found.token, found.frequency, found.direction.round(2) + 0.0
     (array([2, 0, 1]), array([0.5 , 0.25, 0.25]), array([ 0.  ,  0.71, -0.71]))
     """
-    frequency = _given_query(counts).sum(axis=1)[query]
+    frequency = _shares(counts)[0].sum(axis=1)[query]
     order = np.argsort(-frequency, kind="stable")
     saliency, direction = saliency_from_counts(counts, prediction), target_direction(counts)
     columns = {"saliency": saliency[query, token, order], "direction": direction[query, token, order]}
@@ -137,20 +134,19 @@ def clusters_from_counts(
     >>> point.mu.round(3)
     array([ 0.201, -0.201])
     """
-    joint = _given_query(counts)
-    chance, pi = joint.sum(axis=2)[query, token], 1 / joint.shape[1]
-    if prediction is not None:
-        prediction = shaped(f"{joint.shape[0]} {joint.shape[1]}", prediction=prediction)
-        pi = float(within("prediction", prediction, 0, 1)[query, token])
+    joint, prediction = _shares(counts, prediction)
+    chance, pi = joint[query, token].sum(), prediction[query, token]
     x_plus, x_minus = (center[query, token] for center in centers_from_counts(counts))
     a_plus, a_minus = float(chance * (1 - pi)), float((1 - chance) * pi)
     return two_clusters(x_plus - x_minus, a_plus=a_plus, a_minus=a_minus, noise=noise, activation=activation)
 
 
-def _given_query(counts: Counts) -> Counts:
-    """Return P(k, l | m)."""
+def _shares(counts: Counts, prediction: np.ndarray | None = None) -> tuple[Counts, Float[np.ndarray, "Q K"]]:
+    """Return P(k, l | m), and the prediction, uniform when None."""
     counts = shaped("Q K M", counts=counts)
     total = counts.sum(axis=(1, 2), keepdims=True)
     if (counts < 0).any() or (total == 0).any():
         raise ValueError(f"`counts` must be at least 0, some for every query; got {counts.min()}. Drop the others.")
-    return np.asarray(counts / total)
+    num_queries, num_next, _ = counts.shape
+    prediction = np.full((num_queries, num_next), 1 / num_next) if prediction is None else prediction
+    return counts / total, shaped(f"{num_queries} {num_next}", prediction=within("prediction", prediction, 0, 1))

@@ -146,7 +146,7 @@ def entropy_rebound(flow: TiedFlow, temperature: float | None = None) -> Rebound
     def quantity(flow: TiedFlow, v: np.ndarray) -> np.ndarray:
         return entropy(flow.log_attention(v)) if temperature is None else attention_entropy(v, temperature)
 
-    return _dip(flow, quantity, quantity(flow, flow.start))
+    return _dip(flow, quantity, quantity(flow, flow.v0))
 
 
 def rank_rebound(flow: TiedFlow) -> Rebound:
@@ -162,7 +162,7 @@ def rank_rebound(flow: TiedFlow) -> Rebound:
         squares = np.square(v)
         return np.asarray(squares.sum(axis=-1) / squares.max(axis=-1))
 
-    leaving = np.where(flow.start.any(axis=-1, keepdims=True), flow.start, flow.field(flow.start))
+    leaving = np.where(flow.v0.any(axis=-1, keepdims=True), flow.v0, flow.field(flow.v0))
     return _dip(flow, quantity, quantity(flow, leaving))
 
 
@@ -171,10 +171,10 @@ def _dip(flow: TiedFlow, quantity: Callable[[TiedFlow, np.ndarray], np.ndarray],
     batch = start.shape
     flow = flow[tuple(np.indices(batch).reshape(len(batch), -1)) if batch else None]  # one axis for all flows
     start, end = start.ravel(), quantity(flow, flow.critical_point())
-    way = flow.critical_point() - flow.start
+    way = flow.critical_point() - flow.v0
     moving = way != 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        speeds = np.clip([flow.field(flow.start) / way, flow.local_rates()], *SPEEDS)
+        speeds = np.clip([flow.field(flow.v0) / way, flow.local_rates()], *SPEEDS)
     fastest = speeds.max(axis=(0, 2), where=moving, initial=SPEEDS[0])
     slowest = np.minimum(speeds.min(axis=(0, 2), where=moving, initial=SPEEDS[1]), fastest)
     log_t = np.linspace(np.log(FIRST_MOVE / fastest), np.log(SETTLED / slowest), NUM_TIMES)
@@ -182,7 +182,7 @@ def _dip(flow: TiedFlow, quantity: Callable[[TiedFlow, np.ndarray], np.ndarray],
     def value(log_t: np.ndarray, flow: TiedFlow) -> np.ndarray:
         with np.errstate(over="ignore"):
             covered = -np.expm1(-np.exp(flow.log_efolds(np.exp(log_t)[..., None])))
-        return quantity(flow, flow.start + (flow.critical_point() - flow.start) * covered)
+        return quantity(flow, flow.v0 + (flow.critical_point() - flow.v0) * covered)
 
     values = value(log_t, flow)
     row, which = values.argmin(axis=0), np.arange(start.size)

@@ -30,10 +30,10 @@ class LinearFlow:
 
     delta: Float[np.ndarray, "K M"]
     r"""Saliency $\Delta_{kl} = E[g_k x_l]$, constant for a linear activation and layer-wise training."""
-    v0: Float[np.ndarray, "K M"] | None = None
-    """Start of v; zero when None, as in the paper."""
-    z0: Float[np.ndarray, " M"] | None = None
-    """Start of the attention logits; zero when None."""
+    v0: Float[np.ndarray, "K M"] = None  # type: ignore[assignment]
+    """Start of v; zero when left out, as in the paper."""
+    z0: Float[np.ndarray, " M"] = None  # type: ignore[assignment]
+    """Start of the attention logits; zero when left out."""
     normalisation: float = 1.0
     """The constant A of exp attention."""
     temperature: float = 1.0
@@ -43,6 +43,7 @@ class LinearFlow:
 
     def __post_init__(self) -> None:
         delta, v0, z0 = shaped("K M, K M, M", delta=self.delta, v0=self.v0, z0=self.z0)
+        v0, z0 = (np.zeros_like(like) if start is None else start for start, like in ((v0, delta), (z0, delta[0])))
         scales = ("normalisation", "temperature", "rate_ratio")
         keep(self, delta=delta, v0=v0, z0=z0, **{name: float(positive(name, getattr(self, name))) for name in scales})
 
@@ -52,24 +53,14 @@ class LinearFlow:
         return self.rate_ratio / self.temperature**2
 
     @property
-    def start(self) -> Float[np.ndarray, "K M"]:
-        """v at time zero."""
-        return np.zeros_like(self.delta) if self.v0 is None else self.v0
-
-    @property
-    def start_logits(self) -> Float[np.ndarray, " M"]:
-        """z at time zero."""
-        return np.zeros(self.delta.shape[1]) if self.z0 is None else self.z0
-
-    @property
     def strength(self) -> Float[np.ndarray, " M"]:
         r"""$\|\Delta_l\|$ over the hidden nodes, also where its square leaves the range of floats."""
         return np.hypot.reduce(self.delta, axis=0)
 
     def logits(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
         r"""Logits that Theorem 1 ties to v, $z = z(0) + \tfrac{\eta_z}{2\eta_w T}\sum_k (v_k^2 - v_k(0)^2)$."""
-        growth = np.square(v).sum(axis=-2) - np.square(self.start).sum(axis=-2)
-        return self.start_logits + self.rate_ratio / (2 * self.temperature) * growth
+        growth = np.square(v).sum(axis=-2) - np.square(self.v0).sum(axis=-2)
+        return self.z0 + self.rate_ratio / (2 * self.temperature) * growth
 
     def field(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T K M"]:
         r"""$\dot v = \Delta \circ e^{z/T} / A$ (Eqns 3 and 20, with the 1/A that Eqn 3 leaves out)."""
@@ -86,7 +77,7 @@ class LinearFlow:
         log_erfcx = np.square(below) + np.log(np.where(x0 < 0, special.erfc(below), special.erfcx(np.abs(x0))))
         scale = self.normalisation * np.sqrt(np.pi / (2 * self.gain))
         with np.errstate(divide="ignore", over="ignore"):  # never, for a token without saliency or attention
-            return scale * np.exp(log_erfcx - self.start_logits / self.temperature) / self.strength
+            return scale * np.exp(log_erfcx - self.z0 / self.temperature) / self.strength
 
     def blow_up_time(self) -> float:
         """Time at which the winner diverges and the flow ends."""
@@ -109,7 +100,7 @@ class LinearFlow:
                 f"got {t.min():.6g} to {t.max():.6g}. End before the blow-up, or shrink `delta`."
             )
         moved = self._moved(t[..., None] / self.blow_up_times())
-        return self.start + self._direction() * moved[..., None, :]
+        return self.v0 + self._direction() * moved[..., None, :]
 
     def limits(self) -> Float[np.ndarray, "K M"]:
         r"""Values at the blow-up time: infinite for the winner, finite for every loser.
@@ -121,7 +112,7 @@ class LinearFlow:
             passed = np.where(np.isinf(times), 0.0, times.min() / times)  # tokens without saliency stay
         direction = self._direction()
         moved = np.where(direction == 0, 0.0, self._moved(passed))  # 0 · inf: no saliency of a node for the winner
-        return self.start + direction * moved
+        return self.v0 + direction * moved
 
     def invariant(self, v: Float[np.ndarray, "*T K M"]) -> Float[np.ndarray, "*T M"]:
         r"""Quantity that is equal for all tokens, and grows as $\sqrt{2\kappa/\pi}\,t/A$.
@@ -133,7 +124,7 @@ class LinearFlow:
         root = np.sqrt(self.gain / 2)
         u0 = self._along_start()
         u = (self._direction() * v).sum(axis=-2)
-        c = self.start_logits / self.temperature - self.gain * u0**2 / 2
+        c = self.z0 / self.temperature - self.gain * u0**2 / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             return (special.erf(u * root) - special.erf(u0 * root)) / (self.strength * np.exp(c))
 
@@ -152,4 +143,4 @@ class LinearFlow:
 
     def _along_start(self) -> Float[np.ndarray, " M"]:
         """Component of the start along delta."""
-        return np.einsum("kl,kl->l", self._direction(), self.start)
+        return np.einsum("kl,kl->l", self._direction(), self.v0)

@@ -247,7 +247,7 @@ def test_nothing_is_nan_at_the_ends():
     assert np.array_equal(F, [[0.0, np.inf]] * 3)
     assert jt.mean_activation(jt.StudentT(), -np.inf, jt.homogeneous(0.1, 1.0)) == -np.inf
     assert jt.convergence_ratio(1.0, [1.0, 40.0, 40.0], [40.0, 1.0, 40.0]).tolist() == [0.0, np.inf, 1.0]
-    assert np.isfinite(jt.rate_correction(1.0, 1.0, 40.0))
+    assert np.isfinite(jt.rate_correction(1.0, 1.0, 40.0)) and jt.ConvergenceFlow(mu=[40.0]).local_rates() == np.inf
     assert np.isfinite(list(jt.entropy_rebound(jt.ConvergenceFlow(mu=[40.0, 1.0])).columns().values())).all()
 
 
