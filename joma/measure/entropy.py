@@ -303,10 +303,11 @@ def _statistics(
     if sink is not None and "lse" in rows:
         companions["sink_mass"] = torch.sigmoid(sink.to(raw.dtype) - rows["lse"])
     entropy = strike(raw.clamp(min=0))
-    most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is NaN
+    most = num_visible.to(entropy.dtype).log()
+    most = most.masked_fill(num_visible <= 1, torch.nan)  # of one key or none there is no fraction
     return AttentionStatistics(
         entropy=entropy,
-        fraction=entropy / torch.where(most > 0, most, torch.nan),
+        fraction=entropy / most,
         num_visible=num_visible,
         **{name: None if values is None else strike(values) for name, values in companions.items()},
         key_bias_share=key_bias_share,

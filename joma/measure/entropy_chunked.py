@@ -63,7 +63,7 @@ def variances(problem: Problem, counted: Bool[Tensor, "#B #H rows"] | None) -> t
     else:
         q = torch.where(counted[..., None], q, 0.0)
         mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
-    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (k.shape[1], -1)), k).flatten(1, 2)
+    of_key = (mean.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
     is_triangle = problem.causal and problem.offset == 0 and problem.num_rows == problem.num_keys
     others = (problem.window, problem.mask, problem.bias, problem.softcap)
     if is_triangle and all(each is None for each in others):
@@ -153,7 +153,7 @@ def _centred_keys(problem: Problem) -> tuple[Float[Tensor, "B G keys D"], Float[
     k, mean = problem.k.to(working_dtype(problem.q)) * problem.scale, None
     if problem.softcap is None:
         mean = k.mean(dim=2, keepdim=True)
-        mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
+        mean = mean.nan_to_num(0.0, 0.0, 0.0)  # a broken key must not break the others
         k -= mean
     return k, mean
 
