@@ -328,7 +328,7 @@ def stopped(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 def show_progress(show: Callable[..., None], at: "TrainingProgress") -> None:
     """Show how far a training is, and the packs at work: on Ray there may be several."""
-    packs = [] if at.pack is None else [at.pack, *at.others]
+    packs = at.packs
     if not packs:
         if at.num_packs_done == 0:
             show(f"Training: {counted(len(at.plan.runs), 'run')} in {counted(len(at.plan.packs), 'pack')}")

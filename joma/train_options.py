@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -69,10 +68,13 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every setting, in place of its `**settings`."""
     own = inspect.signature(command).parameters.values()
     kept = [each for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    defaults = {each["option"]: each["value"] for each in listing(recipe_named(DEFAULT), {})}
+    annotations = {
+        name: _annotation(name, defaults[option_name(name)]) for name in all_settings() if name not in NOT_AN_OPTION
+    }
     made = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name))
-        for name in all_settings()
-        if name not in NOT_AN_OPTION
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in annotations.items()
     ]
     signature = inspect.Signature([*kept, *made])
     command.__signature__ = signature  # type: ignore[attr-defined]
@@ -94,7 +96,7 @@ def listing(recipe: Recipe, given: Mapping[str, tuple[Any, ...]]) -> list[dict[s
     ]
 
 
-def _annotation(name: str) -> Any:
+def _annotation(name: str, default: str) -> Any:
     setting = all_settings()[name]
     words = setting.choices or (("yes", "no") if setting.kind == "yes|no" else ())
 
@@ -105,17 +107,11 @@ def _annotation(name: str) -> Any:
     option = typer.Option(
         help=setting.description,
         metavar=setting.kind,
-        show_default=_defaults()[name],
+        show_default=default,
         rich_help_panel=f"{_PANELS[part_of(name)]} settings",
         autocompletion=complete if words else None,
     )
     return Annotated[list[str] | None, option]
-
-
-@cache
-def _defaults() -> dict[str, str]:
-    chosen = recipe_named(DEFAULT)
-    return {each["option"][2:].replace("-", "_"): each["value"] for each in listing(chosen, {})}
 
 
 def _spelt(value: Any) -> str:

@@ -15,22 +15,8 @@ if TYPE_CHECKING:
     from joma.data.tree_texts import tree_corpus, tree_text
 
 __all__ = [
-    "Corpus",
-    "Hierarchy",
-    "SyntaxTree",
-    "TreeSampler",
-    "TreeText",
-    "Windows",
-    "class_patterns",
-    "class_tokens",
-    "find_text",
-    "generated_text",
-    "load_text",
-    "parse_source",
-    "read_trees",
-    "shuffled",
-    "tree_corpus",
-    "tree_text",
-]
+    "Corpus", "Hierarchy", "SyntaxTree", "TreeSampler", "TreeText", "Windows", "class_patterns", "class_tokens",
+    "find_text", "generated_text", "load_text", "parse_source", "read_trees", "shuffled", "tree_corpus", "tree_text",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

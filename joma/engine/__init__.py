@@ -15,25 +15,8 @@ if TYPE_CHECKING:
     from joma.engine.training import Training, plan_training, train
 
 __all__ = [
-    "RECIPES",
-    "DataConfig",
-    "OptimiserConfig",
-    "Pack",
-    "Plan",
-    "Recipe",
-    "Run",
-    "RunConfig",
-    "Stepper",
-    "TrainedRun",
-    "Training",
-    "TrainingConfig",
-    "make_plan",
-    "plan_training",
-    "recipe",
-    "runs_of",
-    "source_of",
-    "train",
-    "train_pack",
-]
+    "RECIPES", "DataConfig", "OptimiserConfig", "Pack", "Plan", "Recipe", "Run", "RunConfig", "Stepper", "TrainedRun",
+    "Training", "TrainingConfig", "make_plan", "plan_training", "recipe", "runs_of", "source_of", "train", "train_pack",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

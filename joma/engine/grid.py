@@ -63,7 +63,6 @@ class Run:
 class Recipe:
     """Where a grid starts from."""
 
-    name: str
     base: RunConfig
     axes: Mapping[str, tuple[Any, ...]]
     """Values of the fields that vary; they are in the name of every run, whatever varies in a call."""
@@ -191,22 +190,22 @@ _PAPER_TEXT = RunConfig(
     training=TrainingConfig(epochs=20, precision="tf32", measure_every=1000),
 )
 _PAPER_TABLE1 = paper_table1(TABLE_1_CLASSES[0])
+_TREES = DecoderConfig(
+    vocabulary=2, width=64, hidden=128, depth=3, positions="none", causal=False, readout="class", num_classes=2
+)
 
-_RECIPES = (
-    Recipe(
-        name="figure6",
+RECIPES = {
+    "figure6": Recipe(
         about="WikiText-2, depth 1, 2, 5, 10 at learning rate 1e-4, 3 seeds (JoMA figure 6)",
         base=_PAPER_TEXT,
         axes={"depth": FIGURE_6_DEPTHS, "lr": (1e-4,), "seed": TEXT_SEEDS},
     ),
-    Recipe(
-        name="figure8",
+    "figure8": Recipe(
         about="WikiText-2, depth 5, learning rates 1e-6 to 1e-2, 3 seeds (JoMA figure 8)",
         base=_PAPER_TEXT,
         axes={"depth": (5,), "lr": TEXT_RATES, "seed": TEXT_SEEDS},
     ),
-    Recipe(
-        name="small",
+    "small": Recipe(
         about="documentation of Python, 2,000 words, width 64, 3 seeds: minutes on a CPU",
         base=RunConfig(
             model=DecoderConfig(vocabulary=_SMALL_WORDS, width=64, hidden=256, heads=2, depth=2),
@@ -217,19 +216,12 @@ _RECIPES = (
         axes={"depth": (2,), "lr": (1e-3,), "seed": (1, 2, 3)},
     ),
     # The sources leave two things open: learning rate (1e-5 here; also 1e-4) and hidden width (400 here; also 4096).
-    Recipe(
-        name="table1",
+    "table1": Recipe(
         about="deterministic hierarchy, 12 settings of latents, children and classes, 5 seeds (JoMA Table 1)",
         base=RunConfig(
             model=_PAPER_TABLE1,
             optimiser=OptimiserConfig(lr=1e-5, weight_decay=1e-4),
-            data=DataConfig(
-                data=HIERARCHY,
-                batch=128,
-                window=30,
-                num_tokens=_PAPER_TABLE1.vocabulary,
-                num_classes=TABLE_1_CLASSES[0],
-            ),
+            data=DataConfig(data=HIERARCHY, batch=128, window=30, num_tokens=100, num_classes=TABLE_1_CLASSES[0]),
             training=TrainingConfig(steps=10_000, precision="tf32", measure_every=1000),
         ),
         axes={
@@ -241,25 +233,14 @@ _RECIPES = (
             "seed": TABLE_1_SEEDS,
         },
     ),
-    Recipe(
-        name="trees",
+    "trees": Recipe(
         about="random latent trees of 8 leaves (HBLT, JoMA section 5), two polarities, 3 seeds: minutes on a CPU",
         base=RunConfig(
-            model=DecoderConfig(
-                vocabulary=2,
-                width=64,
-                hidden=128,
-                depth=3,
-                positions="none",
-                causal=False,
-                readout="class",
-                num_classes=2,
-            ),
+            model=_TREES,
             data=DataConfig(data=TREES, batch=128, num_classes=2, tree_depth=3),
             training=TrainingConfig(steps=1000, measure_every=100),
         ),
         axes={"rho": (0.6, 0.8), "lr": (1e-3,), "seed": (1, 2, 3)},
     ),
-)
-RECIPES = {each.name: each for each in _RECIPES}
+}
 """Recipes by name."""

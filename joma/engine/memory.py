@@ -94,10 +94,7 @@ def step_cost(config: RunConfig, num_runs: int, *, on_a_cpu: bool = False) -> St
     optimiser = replace(config.optimiser, lr=0.0, weight_decay=0.0, clip=math.inf)
     given = config.training
     training = TrainingConfig(
-        steps=1,
-        precision=given.precision,
-        measure_extra=given.measure_extra,
-        measure_states=given.measure_states,
+        steps=1, precision=given.precision, measure_extra=given.measure_extra, measure_states=given.measure_states
     )
     return _counted(replace(config, optimiser=optimiser, training=training, seed=0), num_runs, on_a_cpu)
 

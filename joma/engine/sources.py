@@ -198,7 +198,6 @@ class TextSource(Source):
     """A text, one window for all runs."""
 
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
-        """Read the text and put it on the device."""
         super().__init__(configs, device)
         data = self.data
         corpus = corpus_of(data.data, data.vocabulary_cap, data.shuffle_seed)
@@ -272,7 +271,6 @@ class TreeSource(Source):
     """Random latent trees; the class is the root, the tokens say for each leaf whether it is there."""
 
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
-        """Lay the tree out on the device."""
         super().__init__(configs, device)
         self._sampler = TreeSampler.of(tree_of(self.data), self.device)
         self._validation = self._sampled(0, VALIDATION, NUM_VALIDATION_SAMPLES)
@@ -294,7 +292,6 @@ class HierarchySource(Source):
     """The deterministic hierarchy of Table 1, each run with its own sets."""
 
     def __init__(self, configs: Sequence[RunConfig], device: torch.device | str) -> None:
-        """Draw the hierarchies."""
         super().__init__(configs, device)
         self.hierarchies = tuple(hierarchy_of(config.data, config.seed, self.device) for config in configs)
         self._sequences = torch.stack([hierarchy.sequences for hierarchy in self.hierarchies])

@@ -30,10 +30,8 @@ class Progress:
 
     plan: Plan
     num_packs_done: int
-    pack: PackProgress | None = None
-    """Of the pack that is being trained; where there are several, of the one that was heard last."""
-    others: tuple[PackProgress, ...] = ()
-    """Packs that are trained at the same time, on Ray."""
+    packs: tuple[PackProgress, ...] = ()
+    """Packs at work, the one that was heard last first; on Ray there may be several."""
     seconds_done: float = 0.0
     """Work that is done, in seconds of the plan's own estimate."""
 
@@ -180,14 +178,12 @@ def _train_packs(
     at_work: dict[int, PackProgress] = {}  # the one that was heard last is the last
 
     def send() -> None:
-        heard = tuple(reversed(at_work.values()))
         shares = dict.fromkeys(done, 1.0) | {at: pack.step / pack.num_steps for at, pack in at_work.items()}
         report(
             Progress(
                 plan=plan,
                 num_packs_done=len(done),
-                pack=heard[0] if heard else None,
-                others=heard[1:],
+                packs=tuple(reversed(at_work.values())),
                 seconds_done=math.fsum(share * plan.packs[at].seconds for at, share in shares.items()),
             )
         )

@@ -11,16 +11,8 @@ if TYPE_CHECKING:
     from joma.models.layer import AnalysedLayer, LayerConfig
 
 __all__ = [
-    "AnalysedLayer",
-    "Batch",
-    "Decoder",
-    "DecoderConfig",
-    "LayerConfig",
-    "LayerReading",
-    "Model",
-    "Noise",
-    "paper_language_model",
-    "paper_table1",
-]
+    "AnalysedLayer", "Batch", "Decoder", "DecoderConfig", "LayerConfig", "LayerReading", "Model", "Noise",
+    "paper_language_model", "paper_table1",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

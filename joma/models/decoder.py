@@ -39,7 +39,6 @@ class Decoder:
     """
 
     def __init__(self, config: DecoderConfig) -> None:
-        """Lay out the parameters."""
         config.check_embedding()
         self.config = config
         self.shapes = _shapes(config)

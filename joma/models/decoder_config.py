@@ -1,6 +1,7 @@
 """The settings of a decoder, and which of them cannot go together."""
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
@@ -205,19 +206,12 @@ def paper_language_model(vocabulary: int, *, depth: int = 5, **changes: Any) -> 
     >>> paper_language_model(28782, depth=10).identical_blocks
     True
     """
-    settings: dict[str, Any] = {
-        "vocabulary": vocabulary,
-        "width": TEXT_WIDTH,
-        "hidden": TEXT_WIDTH,
-        "depth": depth,
-        "norm_place": "after",
-        "positions": "sinusoidal",
-        "embedding_scale": math.sqrt(TEXT_WIDTH),
-        "dropout": 0.2,
-        "identical_blocks": True,
-        "initialisation": "text",
-    }
-    return DecoderConfig(**settings | changes)
+    own = DecoderConfig(
+        vocabulary=vocabulary, width=TEXT_WIDTH, hidden=TEXT_WIDTH, depth=depth, norm_place="after",
+        positions="sinusoidal", embedding_scale=math.sqrt(TEXT_WIDTH), dropout=0.2, identical_blocks=True,
+        initialisation="text",
+    )  # fmt: skip
+    return replace(own, **changes)
 
 
 def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes: Any) -> DecoderConfig:
@@ -228,17 +222,9 @@ def paper_table1(num_classes: int, *, hidden: int = 4 * TABLE1_TOKENS, **changes
     >>> paper_table1(20).causal, paper_table1(20).positions
     (True, 'none')
     """
-    settings: dict[str, Any] = {
-        "vocabulary": TABLE1_TOKENS,
-        "width": TABLE1_WIDTH,
-        "hidden": hidden,
-        "depth": TABLE1_BLOCKS,
-        "norm_place": "after",
-        "positions": "none",
-        "attention_bias": False,
-        "attention_output": False,
-        "readout": "class",
-        "num_classes": num_classes,
-        "initialisation": "table1",
-    }
-    return DecoderConfig(**settings | changes)
+    own = DecoderConfig(
+        vocabulary=TABLE1_TOKENS, width=TABLE1_WIDTH, hidden=hidden, depth=TABLE1_BLOCKS, norm_place="after",
+        positions="none", attention_bias=False, attention_output=False, readout="class", num_classes=num_classes,
+        initialisation="table1",
+    )  # fmt: skip
+    return replace(own, **changes)

@@ -167,7 +167,9 @@ def rises(t: Measured, arms: Mapping[str, str], **limits: Any) -> Iterator[Numbe
         for arm in counting:
             both = by_seed.reindex(columns=[arm, arms[arm]]).dropna()
             about |= {"control": both.iloc[:, 1], "control_name": arms[arm], "paired": True, "unit": "nats"}
-            yield Number.mean(f"largest rise of a layer, {arm}", both.iloc[:, 0], **limits, **about)
+            yield Number.mean(
+                f"largest rise of a layer, {arm}", both.iloc[:, 0], key=f"{arm} {depth}", **limits, **about
+            )
 
 
 @claim("architectures-rise", "The rebound in every architecture", source="Open question 3", ours=True)

@@ -186,10 +186,10 @@ def entropy_numbers(t: Measured) -> Iterator[Number]:
     loss, both, shuffled = (of_seeds(t, name) for name in ("loss", BOTH, SHUFFLED))
     has_room = loss.mean() >= ROOM
     about: Settings = {"unit": "nats", "control_name": SHUFFLED, "paired": True}
-    for words, share, limit in (("minus", 1.0, -SMALLEST), ("minus half", HALVED, 0.0)):
+    for words, key, share, limit in (("minus", "less", 1.0, -SMALLEST), ("minus half", "halved", HALVED, 0.0)):
         name = f"regret of loss with entropy {words} that of loss alone"
         values, control = both - share * loss, shuffled - share * loss
-        yield Number.mean(name, values, control=control, at_most=limit if has_room else None, **about)
+        yield Number.mean(name, values, control=control, at_most=limit if has_room else None, key=key, **about)
     yield Number.mean("regret of loss alone", loss, unit="nats", key="loss")
     yield Number.mean("regret of loss with entropy", both, unit="nats", key="both")
     yield Number.exact("room: regret of loss alone reaches 0.01 nats (1) or not (0)", float(has_room), key="room")

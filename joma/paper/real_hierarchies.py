@@ -197,7 +197,7 @@ def _numbers(t: Measured, what: str) -> Iterator[Number]:
         yield Number.mean(f"the same by a {PROBE}", probed["value"], setting=name)
         heights = select(t.heights, data=name, measure=NEURON)
         shares = (heights["gain"] >= LEAST_GAIN).groupby(heights["seed"]).mean()
-        yield Number.mean("share of the heights that are learned", shares, setting=name)
+        yield Number.mean("share of the heights that are learned", shares, setting=name, key=f"learned_{name}")
 
 
 @claim("hierarchies-time", "Lower nodes of real hierarchies are learned first", source=SOURCE)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from joma.charts import Chart, Rule, lines, points
-from joma.claims import Number, claim
+from joma.claims import Claim, Number, claim
 from joma.paper.experiment import Experiment, Measured, caption, catalogue, over_seeds, select
 from joma.paper.language_models import (
     ENTROPY,
@@ -74,6 +74,8 @@ POSITION_NAMES = {
 """Arms whose curves are drawn."""
 KEPT = 2 / 3
 """An ingredient is enough if the rise with it alone is at least this share of the base's."""
+LAST = 0.1
+"""Share of a training whose mean is its end."""
 COMPARABLE = 0.5
 """Least fall of a comparable run, as a share of the base's."""
 
@@ -107,13 +109,11 @@ SMALL = replace(
     },
 )  # fmt: skip
 """Positions at depth 1 with the 2,000 most frequent words, half the batch and three times the learning rate, so that a
-third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed. Four ingredients
-more were planned and left out for time; no result of theirs was seen.
-"""
-FRESH = replace(SMALL, arms=(BASE, CENTRED, MEAN), seeds=tuple(range(141, 149)))
-"""What the small form found, asked of eight fresh seeds; chosen when all its arms but `NONE` were known."""
-FRESH_FULL = replace(ONE_LAYER, arms=FRESH.arms, seeds=(151, 152, 153, 154, 155))
-"""The same question at full size; chosen before any run of full size."""
+third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed."""
+FRESH = replace(ONE_LAYER, arms=(BASE, CENTRED, MEAN), seeds=(151, 152, 153, 154, 155))
+"""What small models had pointed to, asked of fresh seeds; chosen before any run of full size."""
+LONGER = replace(FRESH, seeds=(161, 162, 163, 164, 165), settings={**FRESH.settings, "steps": 70_000})
+"""So long that centred positions have as many times their dip's step as the base has in `FRESH`."""
 QUICK = replace(
     SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
     settings=small(1000, 32, steps=150, measure_every=5, valid_windows=2),
@@ -177,13 +177,30 @@ def answer_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"rise, {arm}", own, key=arm.replace(" ", "_"), **about)
 
 
+@claim("rebound-pace", "How late the dip is", source="Added after seeing the result", primary=False, ours=True)
+def pace_numbers(t: Measured) -> Iterator[Number]:
+    """The step of the dip, and the rise after as many times that step as the training with centred positions has."""
+    for setting, runs in rises(t).items():
+        dips = runs[runs["comparable"]].pivot_table(["dip_step", "lowest"], "seed", "arm")
+        times = t.config.settings["steps"] / dips["dip_step"][CENTRED]
+        for arm in (BASE, CENTRED, MEAN):
+            key, own = arm.replace(" ", "_"), dips.xs(arm, axis="columns", level="arm").dropna()
+            yield Number.mean(f"step of the dip, {arm}", own["dip_step"], setting=setting, key=f"dip_{key}")
+            curves = select(t.curves, condition=arm, metric=ENTROPY, layer=0, depth=runs["depth"].iloc[0])
+            curves = curves.merge((times * own["dip_step"]).dropna().rename("end"), on="seed")
+            late = curves[curves["step"].between((1 - LAST) * curves["end"], curves["end"])]
+            rise = (late.groupby("seed")["value"].mean() - own["lowest"]).dropna()
+            yield Number.mean(f"rise by then, {arm}", rise, unit="nats", setting=setting, key=f"then_{key}")
+
+
 @claim("rebound-nonlinearity", "The nonlinearity of the MLP", source="Sections 4 and 5, Figure 6")
 def nonlinearity_numbers(t: Measured) -> Iterator[Number]:
     """In the nonlinear case the entropy of the attention bounces back: it is the MLP's nonlinearity that does it."""
     for setting, runs in rises(t).items() if LINEAR in t.config.arms else ():
         base, linear = of_arm(runs, BASE), of_arm(runs, LINEAR)
         limits = {"at_most": float(NEEDED * base.mean()), "control": base, "control_name": BASE}
-        yield Number.mean("rise with a linear MLP", linear, unit="nats", setting=setting, **limits)
+        about: Settings = {"unit": "nats", "setting": setting, "key": f"linear{runs['depth'].iloc[0]}"}
+        yield Number.mean("rise with a linear MLP", linear, **about, **limits)
 
 
 @claim("rebound-ladder", "What changes the rise", source="Open question", primary=False, ours=True)
@@ -196,7 +213,7 @@ def ladder_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"comparable runs, {arm}", of["comparable"].astype(float), unit="share", setting=setting)
 
 
-def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
+def charts(t: Measured, name: str) -> Iterator[Chart]:
     """Draw the entropy of the positions' arms over training, and the rises of all arms, ingredients and positions."""
     runs = pd.concat([runs.assign(setting=setting) for setting, runs in rises(t).items()])
     dips = runs.rename(columns={"arm": "condition", "dip_step": "step", "lowest": "mean"})
@@ -215,28 +232,18 @@ def charts(t: Measured, name: str = "rebound-cause") -> Iterator[Chart]:
             yield points(own, "arm", "mean", facet="setting", n="size", rules=rules, **caption(f"{name}-{what}"))
 
 
-LADDER_OF_CAUSES = Experiment(
-    **catalogue("rebound-cause"),
-    presets={"quick": QUICK, "small": SMALL, "full": ReboundCauseConfig()},
-    compute=compute,
-    claims=(position_numbers, nonlinearity_numbers, ladder_numbers),
-    charts=charts,
-    needs=needs,
-    in_tasks=True,
-)
+def _asked(id: str, claims: tuple[Claim, ...], **presets: ReboundCauseConfig) -> Experiment:
+    """Return the experiment that asks some claims of these settings."""
+    own: Settings = {**catalogue(id), "charts": partial(charts, name=id)}
+    return Experiment(presets=presets, compute=compute, claims=claims, needs=needs, in_tasks=True, **own)
+
+
+SAYS = "In a training that is 3.5 times as long, too, less than a third of the rise is left without the vector."
+LONGER_CLAIM = replace(answer_numbers, id="rebound-longer", title="The vector, in a longer training", says=SAYS)
+OF_LADDER = (position_numbers, nonlinearity_numbers, ladder_numbers)
 EXPERIMENTS = (
-    LADDER_OF_CAUSES,
-    replace(
-        LADDER_OF_CAUSES,
-        **catalogue("rebound-cause-depth1"),
-        presets={"quick": QUICK, "full": ONE_LAYER},
-        charts=partial(charts, name="rebound-cause-depth1"),
-    ),
-    replace(
-        LADDER_OF_CAUSES,
-        **catalogue("rebound-answer"),
-        presets={"quick": replace(QUICK, arms=FRESH.arms), "small": FRESH, "full": FRESH_FULL},
-        claims=(answer_numbers,),
-        charts=partial(charts, name="rebound-answer"),
-    ),
+    _asked("rebound-cause", OF_LADDER, quick=QUICK, small=SMALL, full=ReboundCauseConfig()),
+    _asked("rebound-cause-depth1", OF_LADDER, quick=QUICK, full=ONE_LAYER),
+    _asked("rebound-answer", (answer_numbers, pace_numbers), quick=replace(QUICK, arms=FRESH.arms), full=FRESH),
+    _asked("rebound-longer", (LONGER_CLAIM,), quick=replace(QUICK, arms=FRESH.arms, seeds=(3, 4)), full=LONGER),
 )

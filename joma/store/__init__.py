@@ -6,26 +6,7 @@ from joma.store.record import RunInfo, RunWriter, find_runs, info, open_run, rea
 from joma.store.work import Artefact, OutOfTime, Provenance, Store, Tables, Task, WorkProgress, Workspace, provenance
 
 __all__ = [
-    "Artefact",
-    "DiskFullError",
-    "OutOfTime",
-    "Provenance",
-    "RunInfo",
-    "RunLockedError",
-    "RunWriter",
-    "Store",
-    "Tables",
-    "Task",
-    "UnwritableError",
-    "WorkProgress",
-    "Workspace",
-    "demand_closed",
-    "demand_writable",
-    "find_runs",
-    "info",
-    "is_open",
-    "open_run",
-    "provenance",
-    "read",
-    "read_events",
-]
+    "Artefact", "DiskFullError", "OutOfTime", "Provenance", "RunInfo", "RunLockedError", "RunWriter", "Store", "Tables",
+    "Task", "UnwritableError", "WorkProgress", "Workspace", "demand_closed", "demand_writable", "find_runs", "info",
+    "is_open", "open_run", "provenance", "read", "read_events",
+]  # fmt: skip

@@ -52,30 +52,20 @@ class TableLayout:
 METRICS = TableLayout(
     name="metrics",
     columns={
-        "step": "int64",
-        "site": "string",
-        "kind": "string",
-        "layer": "int32",
-        "head": "int32",
-        "metric": "string",
-        "value": "float64",
-        "flag": "string",
+        "step": "int64", "site": "string", "kind": "string", "layer": "int32", "head": "int32", "metric": "string",
+        "value": "float64", "flag": "string",
     },
     key=("step", "site", "head", "metric"),
     order=("step", "layer", "site", "head", "metric"),
-)
+)  # fmt: skip
 EVENTS = TableLayout(
     name="events",
     columns={
-        "step": "int64",
-        "site": "string",
-        "level": "string",
-        "kind": "string",
-        "message": "string",
+        "step": "int64", "site": "string", "level": "string", "kind": "string", "message": "string",
         "evidence": "string",
     },
     key=("step", "site", "kind", "message"),
-)
+)  # fmt: skip
 
 
 class FileEntry(BaseModel):

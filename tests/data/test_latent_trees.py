@@ -30,8 +30,7 @@ IRREGULAR = nested_tree(
     [[(), [(), ()]], (), [[[(), ()], ()], ()]], 0.5, class_probabilities=[0.2, 0.8], zero_given_class=[0.3, 0.9]
 )
 IRREGULAR = replace(
-    IRREGULAR,
-    rho=np.where(IRREGULAR.parents > 0, np.random.default_rng(2).uniform(-1, 1, IRREGULAR.num_nodes), 1.0),
+    IRREGULAR, rho=np.where(IRREGULAR.parents > 0, np.random.default_rng(2).uniform(-1, 1, IRREGULAR.num_nodes), 1.0)
 )
 """Leaves at several depths, and a ρ of either sign on each edge."""
 

@@ -202,12 +202,11 @@ def test_an_interrupted_grid_goes_on_from_its_snapshots(records, text, tmp_path,
     begun = []
 
     def stop(progress):
-        if progress.pack is not None and progress.pack.step == 24:
+        if progress.packs and progress.packs[0].step == 24:
             raise Stopped
 
     def note(progress):
-        if progress.pack is not None:
-            begun.append(progress.pack.step)
+        begun.extend(pack.step for pack in progress.packs)
 
     with pytest.raises(Stopped):
         train(given, out=tmp_path, recipe="figure6", device=there(), progress=stop)

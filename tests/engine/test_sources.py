@@ -25,7 +25,6 @@ from joma.engine.sources import (
 from joma.models.batch import Batch
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
-from joma.models.parameters import Layout
 from joma.randomness import run_keys
 
 WORDS = ["the", "tree", "has", "a", "leaf", "and", "one", "root"]
@@ -215,15 +214,11 @@ def test_tree_samples_are_leaves_with_their_root():
 def gradients_of(config, batch):
     """Loss and gradients of the runs' first parameters on a batch."""
     model = Decoder(config.model)
-    layout = Layout.of(model.shapes, model.frozen)
-    flat = torch.zeros(batch.tokens.shape[0], layout.size, dtype=torch.float64)
-    parameters = layout.views(flat)
-    for run in range(len(flat)):
-        for name, tensor in model.initial(run).items():
-            parameters[name][run].copy_(tensor)
-    gradient = torch.zeros_like(flat[:, : layout.num_trained])
-    losses = model.value_and_gradient(parameters, layout.views(gradient), batch, None)
-    return losses, gradient
+    starts = [model.initial(run) for run in range(batch.tokens.shape[0])]
+    parameters = {name: torch.stack([start[name] for start in starts]).double() for name in model.shapes}
+    gradients = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    losses = model.value_and_gradient(parameters, gradients, batch, None)
+    return losses, torch.cat([each.flatten(1) for each in gradients.values()], dim=1)
 
 
 @pytest.mark.parametrize(("step", "depth", "causal"), [(0, 1, False), (7, 3, True)])

@@ -104,10 +104,7 @@ CONFIGS = [
         optimiser=name, lr=0.03, weight_decay=decay, clip=clip, schedule=schedule, restart_every_epoch=again
     )
     for name in TORCH
-    for decay, clip, schedule, again in [
-        (0.1, 0.5, "cosine", True),
-        (0.1, math.inf, "linear", False),
-    ]
+    for decay, clip, schedule, again in [(0.1, 0.5, "cosine", True), (0.1, math.inf, "linear", False)]
 ]
 
 

@@ -284,9 +284,9 @@ def test_packs_are_trained_in_order_and_ctrl_c_leaves_those_alone_that_have_not_
     heard: list[tuple[int, int]] = []
 
     def interrupt(at):
-        if at.pack is not None:
-            assert at.pack.names == at.plan.packs[at.num_packs_done].pack.names and not at.others
-            heard.append((at.num_packs_done, at.pack.step))
+        for pack in at.packs:
+            assert pack.names == at.plan.packs[at.num_packs_done].pack.names and len(at.packs) == 1
+            heard.append((at.num_packs_done, pack.step))
         if heard[-1:] == [(1, 2)]:
             signal.raise_signal(signal.SIGINT)
 
@@ -355,7 +355,7 @@ def test_progress_is_shown_with_the_time_left(monkeypatch, capsys, is_terminal):
             losses=dict.fromkeys(names, 1.5),
             failed=("lost",),
         )
-        return Progress(plan=plan, num_packs_done=0, pack=pack, others=(pack,), seconds_done=share * plan.seconds)
+        return Progress(plan=plan, num_packs_done=0, packs=(pack, pack), seconds_done=share * plan.seconds)
 
     with terminal.progress() as show:
         terminal.show_progress(show, at(0.5))  # resumed half way, which says nothing of the pace

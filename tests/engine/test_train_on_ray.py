@@ -60,7 +60,7 @@ def test_a_machine_lost_half_way_loses_and_doubles_nothing(tmp_path):
         assert not is_open(ours.folder)
         # Another number of threads may add in another order.
         pandas.testing.assert_frame_equal(read(ours.folder), read(theirs.folder), rtol=1e-8)
-    assert (told[-1].num_packs_done, told[-1].pack, told[-1].others) == (3, None, ())
+    assert (told[-1].num_packs_done, told[-1].packs) == (3, ())
     assert told[-1].seconds_done == pytest.approx(told[-1].plan.seconds)
 
 
@@ -73,7 +73,7 @@ def test_a_pack_is_heard_while_it_is_trained_and_ctrl_c_has_its_worker_save_and_
 
     def interrupt(at):
         told.append(at)
-        if at.pack is not None and len(at.others) == 1 and at.pack.step > at.pack.num_steps / 10**5:
+        if len(at.packs) == 2 and at.packs[0].step > at.packs[0].num_steps / 10**5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -84,7 +84,7 @@ def test_a_pack_is_heard_while_it_is_trained_and_ctrl_c_has_its_worker_save_and_
     assert len(folders) == len(told[0].plan.runs)
     assert not any(is_open(folder) for folder in folders)  # though they were locked on other machines
     reached = max(max(steps_of(folder)) for folder in folders)
-    assert reached >= told[-1].pack.step and all(info(folder).status == "running" for folder in folders)
+    assert reached >= told[-1].packs[0].step and all(info(folder).status == "running" for folder in folders)
     more = train({**endless, "steps": reached + 1}, recipe="trees", out=tmp_path, device="cpu")
     assert all(run.status == "finished" for run in more.runs)
 

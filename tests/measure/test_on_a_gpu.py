@@ -43,10 +43,18 @@ def test_row_chunks_agree_with_float64_on_a_gpu(case):
     assert_close(found, case)
 
 
-@pytest.mark.parametrize("allow_tf32", [False, True])
+@pytest.fixture(params=["highest", "high"])
+def precision_of_products(request):
+    """Products of float32 matrices in float32, and in TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("precision_of_products")
 @pytest.mark.parametrize("shape", [(700, 500), (500, 700), (90, 64)])
-def test_ranks_and_norms(shape, allow_tf32, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allow_tf32)
+def test_ranks_and_norms(shape):
     w = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     singular = torch.linalg.svdvals(w.double())
     on_device = w.cuda()

@@ -9,10 +9,9 @@ import torch
 from covering import Pair, covering_array
 from torch import Tensor
 
-from joma.models.batch import Batch, Noise
+from joma.models.batch import Batch, Model, Noise
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig
-from joma.models.parameters import Layout
 from joma.randomness import keep_mask, run_keys, streams
 from joma.settings import settings_of
 
@@ -103,26 +102,29 @@ class Pack:
         return dropped
 
 
+def without_gradients(model: Model, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Room for the gradient of every parameter that is trained, with NaN in it."""
+    return {name: torch.full_like(each, torch.nan) for name, each in parameters.items() if name not in model.frozen}
+
+
 def make_pack(config: DecoderConfig, seeds: Sequence[int], *, length: int = LENGTH, kick: float = 0.3) -> Pack:
     """Start runs in float64, moved by a random `kick` so that no bias is zero and no block equals another."""
-    decoder = Decoder(config)
-    layout = Layout.of(decoder.shapes, decoder.frozen)
-    flat = torch.zeros(len(seeds), layout.size, dtype=torch.float64)
-    parameters = layout.views(flat)
+    decoder, starts = Decoder(config), []
     tokens, targets, rows = [], [], []
     num_targets = {"class": SEQUENCES, "masked_word": MASKED}.get(config.readout, SEQUENCES * length)
-    for run, seed in enumerate(seeds):
+    for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
-        for name, start in decoder.initial(seed).items():
-            parameters[name][run] = start + kick * torch.randn(start.shape, generator=generator, dtype=torch.float64)
+        own = decoder.initial(seed).items()
+        kicks = {name: torch.randn(each.shape, generator=generator, dtype=torch.float64) for name, each in own}
+        starts.append({name: start + kick * kicks[name] for name, start in own})
         tokens.append(torch.randint(config.vocabulary, (SEQUENCES, length), generator=generator))
         targets.append(torch.randint(config.num_outputs, (num_targets,), generator=generator))
         rows.append(torch.randperm(SEQUENCES * length, generator=generator)[:MASKED])
-    gradient = torch.full((len(seeds), layout.num_trained), torch.nan, dtype=torch.float64)
+    parameters = {name: torch.stack([start[name] for start in starts]) for name in decoder.shapes}
     return Pack(
         decoder=decoder,
         parameters=parameters,
-        gradients=layout.views(gradient),
+        gradients=without_gradients(decoder, parameters),
         batch=Batch(
             tokens=torch.stack(tokens),
             targets=torch.stack(targets),

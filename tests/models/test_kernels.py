@@ -19,6 +19,7 @@ def test_interpreted_kernels_are_torchs_operations(answer_of):
         assert distance < allowed, case
 
 
+@pytest.mark.filterwarnings("default")  # the compiler warns of its own doings
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("length", [35, 100])  # in our kernel, and too long for it in single precision

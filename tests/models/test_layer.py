@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from decoders import without_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from joma.engine.config import OptimiserConfig
 from joma.engine.step import Stepper
 from joma.models.batch import Batch, Model
 from joma.models.layer import AnalysedLayer, LayerConfig
-from joma.models.parameters import Layout
 from joma.theory import activations
 from joma.theory.attention import Attention, AttentionKind
 from joma.theory.invariants import Invariant
@@ -46,12 +46,9 @@ class Packed:
     def __init__(self, layer: AnalysedLayer, seeds: list[int]) -> None:
         """Start each run from its seed."""
         self.layer = layer
-        layout = Layout.of(layer.shapes, layer.frozen)
-        self.parameters = layout.views(torch.zeros(len(seeds), layout.size, dtype=torch.float64))
-        self.gradients = layout.views(torch.full((len(seeds), layout.num_trained), torch.nan, dtype=torch.float64))
-        for run, seed in enumerate(seeds):
-            for name, tensor in layer.initial(seed).items():
-                self.parameters[name][run] = tensor
+        starts = [layer.initial(seed) for seed in seeds]
+        self.parameters = {name: torch.stack([start[name] for start in starts]) for name in layer.shapes}
+        self.gradients = without_gradients(layer, self.parameters)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         sample = torch.arange(NUM_SAMPLES).expand(len(seeds), -1)
         query = self._drawn(generators, layer.config.num_queries)
@@ -76,9 +73,7 @@ class Packed:
         layer = Layer(
             embeddings=Embeddings(contextual=own["embedding.contextual"].T, queries=own["embedding.queries"].T),
             attention=Attention(
-                kind=AttentionKind(config.attention),
-                temperature=config.temperature,
-                normalisation=config.normalisation,
+                kind=AttentionKind(config.attention), temperature=config.temperature, normalisation=config.normalisation
             ),
             activation=activations.activation(config.activation),
         )
