@@ -145,7 +145,7 @@ def fall_numbers(t: Measured) -> Iterator[Number]:
         about: Settings = {"setting": f"{named}, {arm}, {source}", "unit": "share"}
         rest = {"control": of_runs(own, REST), "control_name": "without its top direction", "paired": True}
         name, limit = "stable rank of the gradient, last over first tenth", None if arm == SHUFFLED else FALLEN
-        yield Number.mean(name, of_runs(own, RANK), at_most=limit, **rest, **about)
+        yield Number.mean(name, of_runs(own, RANK), at_most=limit, key=f"{arm} {source} {depth}", **rest, **about)
         name = "energy in its four top directions, last over first tenth"
         yield Number.mean(name, of_runs(own, ENERGY), **about)
 
@@ -159,7 +159,8 @@ def change_numbers(t: Measured) -> Iterator[Number]:
             adam, sgd, shuffled = (per_run(t.dips, column, depth=depth, condition=arm) for arm in ARMS)
             about: Settings = {"setting": setting, "unit": "share"}
             control = {"at_least": RISEN, "control": shuffled, "control_name": SHUFFLED}
-            yield Number.mean(name, adam, **about, **(control if column == "rise" else {"at_least": DROPPED}))
+            limits = control if column == "rise" else {"at_least": DROPPED}
+            yield Number.mean(name, adam, key=f"{column}{depth}", **about, **limits)
             yield Number.mean(f"{name}, {SGD}", sgd, **about)
             yield Number.mean(f"{name}, {SHUFFLED}", shuffled, **about)
 
