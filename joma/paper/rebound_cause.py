@@ -112,6 +112,8 @@ SMALL = replace(
 third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed."""
 FRESH = replace(ONE_LAYER, arms=(BASE, CENTRED, MEAN), seeds=(151, 152, 153, 154, 155))
 """What small models had pointed to, asked of fresh seeds; chosen before any run of full size."""
+LONGER = replace(FRESH, seeds=(161, 162, 163, 164, 165), settings={**FRESH.settings, "steps": 70_000})
+"""So long that centred positions have as many times their dip's step as the base has in `FRESH`."""
 QUICK = replace(
     SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
     settings=small(1000, 32, steps=150, measure_every=5, valid_windows=2),
@@ -236,9 +238,12 @@ def _asked(id: str, claims: tuple[Claim, ...], **presets: ReboundCauseConfig) ->
     return Experiment(presets=presets, compute=compute, claims=claims, needs=needs, in_tasks=True, **own)
 
 
+SAYS = "In a training that is 3.5 times as long, too, less than a third of the rise is left without the vector."
+LONGER_CLAIM = replace(answer_numbers, id="rebound-longer", title="The vector, in a longer training", says=SAYS)
 OF_LADDER = (position_numbers, nonlinearity_numbers, ladder_numbers)
 EXPERIMENTS = (
     _asked("rebound-cause", OF_LADDER, quick=QUICK, small=SMALL, full=ReboundCauseConfig()),
     _asked("rebound-cause-depth1", OF_LADDER, quick=QUICK, full=ONE_LAYER),
     _asked("rebound-answer", (answer_numbers, pace_numbers), quick=replace(QUICK, arms=FRESH.arms), full=FRESH),
+    _asked("rebound-longer", (LONGER_CLAIM,), quick=replace(QUICK, arms=FRESH.arms, seeds=(3, 4)), full=LONGER),
 )

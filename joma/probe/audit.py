@@ -21,6 +21,8 @@ from joma.probe.fingerprint import SKETCH_LENGTH, Fingerprint, TensorPrint
 from joma.probe.trajectory import OffPath, off_path
 
 Series = Sequence[Fingerprint]
+Groups = Sequence[Series]  # checkpoints that hold the same weights
+Shapes = Mapping[str, Any]  # of most of the series, by the name of the tensor
 Odd = dict[tuple[int, str], Fault]  # what is odd about a tensor, by step and name
 MATRIX_AXES = 2
 NO_FLAG = {Fault.GAP, Fault.NAME, Fault.DTYPE, Fault.PREFIX, Fault.NO_ENTROPY}
@@ -108,7 +110,7 @@ def _of_tensors(series: Series, step: int, kind: Fault, names: Sequence[str]) ->
     return Finding(kind, step, message, tuple(names), evidence)
 
 
-def _odd_tensors(series: Series, shapes: Mapping[str, Any]) -> Odd:
+def _odd_tensors(series: Series, shapes: Shapes) -> Odd:
     found: Odd = {}
     for name, shape in shapes.items():
         there = [(each.step, tensor) for each in series if (tensor := _comparable(each, name, shape)) is not None]
@@ -285,13 +287,7 @@ def _identical_checkpoints(series: Series) -> list[list[Fingerprint]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _out_of_place(
-    series: Series,
-    shapes: Mapping[str, Any],
-    odd: Odd,
-    groups: Sequence[Series],
-    at_home: Sequence[int],
-) -> list[Finding]:
+def _out_of_place(series: Series, shapes: Shapes, odd: Odd, groups: Groups, at_home: Sequence[int]) -> list[Finding]:
     """Find weights that belong to another step, or to none of the series, from distances between the sketches.
 
     Tensors that are odd by themselves are left out. Where nearly all of a checkpoint jumps it is out of place; where
@@ -323,10 +319,7 @@ def _out_of_place(
 
 
 def _distances(
-    series: Series,
-    shapes: Mapping[str, Any],
-    left_out: Collection[tuple[int, str]],
-    groups: Sequence[Series],
+    series: Series, shapes: Shapes, left_out: Collection[tuple[int, str]], groups: Groups
 ) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, " n"], int]:
     """Return the distances of all checkpoints, the share of the weights each is judged by, and the number of tensors.
 
@@ -359,7 +352,7 @@ def _distances(
     return np.where(label[:, None] == label, 0.0, distances), share, num
 
 
-def _is_stranger(series: Series, index: int, shapes: Mapping[str, Any], odd: Odd) -> bool:
+def _is_stranger(series: Series, index: int, shapes: Shapes, odd: Odd) -> bool:
     """Whether the first or last checkpoint is of another model: most of its matrices jump."""
     tensors = {
         name: each

@@ -99,9 +99,7 @@ def read_neurons(
     return readings
 
 
-def _tokens_and_visible(
-    contexts: Mapping[str, Any] | Tensor,
-) -> tuple[Int[Tensor, "C L"], Bool[Tensor, "C L"]]:
+def _tokens_and_visible(contexts: Mapping[str, Any] | Tensor) -> tuple[Int[Tensor, "C L"], Bool[Tensor, "C L"]]:
     """Return the tokens of all contexts and which of them are no padding; refuse what cannot be read."""
     if not isinstance(contexts, Tensor | Mapping):
         raise TypeError(

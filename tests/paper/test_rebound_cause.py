@@ -89,6 +89,15 @@ def test_the_answer_needs_both_that_the_vector_is_needed_and_that_it_is_enough(r
     assert (answer.outcome, pace.outcome) == (outcome, Outcome.REPORTED)
 
 
+def test_the_longer_training_asks_the_same_of_fresh_seeds():
+    longer = next(each for each in EXPERIMENTS if each.id == "rebound-longer")
+    config, before = longer.presets["full"], ANSWER.presets["full"]
+    assert config.settings["steps"] == 3.5 * before.settings["steps"]
+    assert not {*config.seeds} & {*before.seeds, *FULL.seeds}
+    [answer] = judge(longer.claims, made({BASE: 0.6, CENTRED: 0.4, MEAN: 0.7}), tested_by="rebound-longer")
+    assert (answer.claim, answer.outcome) == ("rebound-longer", Outcome.REFUTED)
+
+
 def test_rises_are_compared_at_as_many_times_the_step_of_the_dip():
     """Curves that differ in nothing but when they dip have risen equally far by then."""
     pace = {number.key: number.value for number in ANSWER.claims[1].numbers(made({BASE: 0.6}))}

@@ -8,6 +8,8 @@ import transformers
 from torch import nn
 from torch.nn import functional
 
+from joma.probe.alarm import Alarm
+
 # Threads that wait for one another cost a tiny model a hundred times what it computes.
 torch.set_num_threads(1)
 
@@ -153,3 +155,31 @@ class Apart(HandWritten):
             x = block(x)
             x = x + mlp(x)
         return self.head(x)
+
+
+ENTROPY_ALONE = Alarm(logit_watch=float("inf"), logit_bound=float("inf"))
+"""Says nothing of logits, which are as large here as they like."""
+
+
+class Scaled(nn.Module):
+    """One layer whose queries a test makes as sharp, or as flat, as it likes."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = HandWritten(layers=1)
+        self.sharpness = 1.0
+
+    def forward(self, tokens):
+        with torch.no_grad():
+            self.block.blocks[0].qkv.weight[:WIDTH] = self.sharpness * torch.eye(WIDTH)
+            self.block.blocks[0].qkv.weight[WIDTH : 2 * WIDTH] = torch.eye(WIDTH)
+            self.block.blocks[0].qkv.bias.zero_()
+        return self.block(tokens)
+
+
+def collapse(seen, model, steps, first_sharp, sharpness=1e4):
+    for step in steps:
+        model.sharpness = sharpness if step >= first_sharp else 1.0
+        # Every token once: two of a kind share a row's attention, however sharp it is.
+        model(torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(step))[None, :12])
+        seen.step(step)

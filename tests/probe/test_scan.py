@@ -119,12 +119,6 @@ def copy_weights(series, source, target):
     shutil.copy(weights_at(series, source), weights_at(series, target))
 
 
-def swap_weights(series, one, other):
-    first, second = (weights_at(series, step).read_bytes() for step in (one, other))
-    weights_at(series, one).write_bytes(second)
-    weights_at(series, other).write_bytes(first)
-
-
 def truncate(series):
     weights_at(series, 15).write_bytes(weights_at(series, 15).read_bytes()[:-1000])
 
@@ -142,12 +136,6 @@ def carry_code(series):
 
 PLANTED = {
     "duplicate": (lambda s: copy_weights(s, 20, 25), [(Fault.IDENTICAL_CHECKPOINT, 20)], {20, 25}),
-    "copy of the end": (
-        lambda s: copy_weights(s, 40, 10),
-        [(Fault.IDENTICAL_CHECKPOINT, 10), (Fault.OUT_OF_PLACE, 10)],
-        {10},
-    ),
-    "swapped": (lambda s: swap_weights(s, 10, 40), [(Fault.OUT_OF_PLACE, 10), (Fault.OUT_OF_PLACE, 40)], {10, 40}),
     "truncated": (truncate, [(Fault.TRUNCATED, 15)], set()),
     "broken index": (break_the_index, [(Fault.UNREADABLE, 15)], set()),
     "malicious": (carry_code, [(Fault.UNSAFE, 15)], set()),

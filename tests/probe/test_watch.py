@@ -18,7 +18,7 @@ import pandas
 import pytest
 import torch
 from loops import run
-from sharp_attention import ENTROPY_ALONE, Scaled, collapse
+from models import ENTROPY_ALONE, Scaled, collapse
 from tapping import tapped
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -30,7 +30,7 @@ from joma.measure.rank import stable_rank
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
-from joma.probe.summary import SCANNED, layer_lines
+from joma.probe.summary import SCANNED, effects_of, layer_lines
 from joma.probe.watching import watch
 from joma.store import info, open_run, read, read_events
 
@@ -87,14 +87,6 @@ def test_a_model_without_attention_is_refused_with_how_to_measure_its_ranks():
     with watch(model, every=1, measures="ranks") as seen:
         seen.step()
     assert seen.frame().query("metric == 'stable_rank'")["site"].tolist() == ["0"]
-
-
-def test_closing_twice_and_stepping_after():
-    seen = watch(models.HandWritten())
-    seen.close()
-    seen.close()
-    with pytest.raises(ValueError, match="it is closed"):
-        seen.step()
 
 
 def test_values_are_means_over_the_rows_that_count():
@@ -280,6 +272,8 @@ def test_a_full_disk_does_not_stop_training_and_is_reported_once(tmp_path, monke
         if ends_full:
             seen.close()
     seen.close()
+    with pytest.raises(ValueError, match="it is closed"):
+        seen.step()
     assert "full" in summary
     assert caplog.text.count("The disk is full") == 1
     assert set(read(tmp_path)["step"]) == (set() if ends_full else {0, 1, 2})
@@ -375,13 +369,17 @@ def dipping():
     return seen
 
 
-def test_a_summary_has_the_first_lowest_and_last_value_of_every_layer(dipping):
+def test_a_summary_has_first_lowest_and_last_value_and_effect_of_every_layer(dipping):
     table = dipping.to_frame().pivot_table(index="step", columns="metric", values="value")
     entropy, rank, logit = (table[name] for name in ("entropy", "stable_rank", "max_logit"))
     header, columns, row, remark = dipping.summary().splitlines()
-    assert [header.split()[0], *columns.split()] == ["layer", "first", "lowest", "last", "first", "last", "last"]
-    expected = [0, entropy[0], entropy.min(), entropy[29], rank[0], rank[29], logit[29]]
-    assert [float(cell) for cell in row.split()] == pytest.approx(expected, abs=0.06)
+    curve = ["first", "lowest", "(step)", "last", "effect"]
+    assert [header.split()[0], *columns.split()] == ["layer", *curve, *curve, "last"]
+    effect = effects_of(dipping.to_frame())["entropy", 0]
+    expected = [0, entropy[0], entropy.min(), 10, entropy[29], -effect.fall.value, effect.rise.value]
+    expected += [rank[0], rank.min(), rank.idxmin(), rank[29], 0, 0, logit[29]]  # the MLP does not learn
+    cells = [float(cell) for cell in re.sub(r"[()]", "", row).replace("−", "-").split()]
+    assert cells == pytest.approx(expected, abs=0.06)
     assert entropy.min() < entropy[29] - 0.05
     assert "30 steps" in remark and "%" in remark
 
@@ -476,3 +474,43 @@ def test_a_full_disk_does_not_silence_the_alarm(tmp_path, monkeypatch):
         patch.setattr("joma.store.record.RunWriter.add", lambda *args, **settings: 1 / 0)
         collapse(seen, model, range(5), first_sharp=0)
     assert [alert.step for alert in alerts] == [2]
+
+
+# A newcomer who follows `joma.watch` meets few files before the first recorded value.
+
+ROOT = Path(joma.__file__).parent
+MOST_FILES = 20
+
+
+def files_that_run(action):
+    """Files of joma with a function that runs during an action; importing a module does not count."""
+    ran = set()
+
+    def note(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>":
+            ran.add(code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return sorted(str(Path(name).relative_to(ROOT)) for name in ran if Path(name).is_relative_to(ROOT))
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
+def test_few_files_run_between_watch_and_the_first_value(in_memory, tmp_path, as_a_user_runs_it):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.Sequential(nn.Embedding(10, 16), nn.TransformerEncoder(layer, 2))
+    watch, seen = joma.watch, []
+
+    def first_value():
+        seen.append(watch(model, out=None if in_memory else tmp_path, every=1))
+        model(torch.ones(2, 8, dtype=torch.long))
+        seen[0].step(0)
+
+    files = files_that_run(first_value)
+    seen[0].close()
+    assert {"entropy", "stable_rank"} <= set(seen[0].frame()["metric"])
+    assert len(files) <= MOST_FILES, files

@@ -11,7 +11,7 @@ import pandas
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sharp_attention import ENTROPY_ALONE, Scaled, collapse
+from models import ENTROPY_ALONE, Scaled, collapse
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
