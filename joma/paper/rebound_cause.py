@@ -112,7 +112,7 @@ SMALL = replace(
 third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed."""
 FRESH = replace(ONE_LAYER, arms=(BASE, CENTRED, MEAN), seeds=(151, 152, 153, 154, 155))
 """What small models had pointed to, asked of fresh seeds; chosen before any run of full size."""
-LONGER = replace(FRESH, seeds=(161, 162, 163, 164, 165), settings=FRESH.settings | {"steps": 70_000})
+LONGER = replace(FRESH, seeds=(161, 162, 163, 164, 165), settings={**FRESH.settings, "steps": 70_000})
 """So long that centred positions have as many times their dip's step as the base has in `FRESH`."""
 QUICK = replace(
     SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
