@@ -92,11 +92,11 @@ def _triangle_variance(q: Float[Tensor, "N P L D"], k: Float[Tensor, "N L D"]) -
 
     so that only products inside of a block are needed.
     """
-    (num, num_shared, length, dim), size = q.shape, min(MOMENT_ROWS, q.shape[2])
+    length, size = q.shape[2], min(MOMENT_ROWS, q.shape[2])
     num_blocks = -(-length // size)
-    missing = num_blocks * size - length
-    q = functional.pad(q, (0, 0, 0, missing)).view(num, num_shared, num_blocks, size, dim)
-    k = functional.pad(k, (0, 0, 0, missing)).view(num, 1, num_blocks, size, dim)
+    if missing := num_blocks * size - length:
+        q, k = (functional.pad(each, (0, 0, 0, missing)) for each in (q, k))
+    q, k = q.unflatten(2, (num_blocks, size)), k.unflatten(1, (num_blocks, size))[:, None]
 
     def before(of_block: Tensor) -> Tensor:
         """Sum over earlier blocks."""

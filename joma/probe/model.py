@@ -193,8 +193,14 @@ class ProbedModel:
                     yield plain_site(path), partial(matrix, path, layout.layer_of(path), partial(read, name))
         else:
             for ref in layout.lower:
-                if on is On.MATRIX or (not ref.updates and self.root.get_parameter(ref.name).grad is not None):
+                if on is On.MATRIX or (not ref.updates and self._has_gradient(ref.name)):
                     yield plain_site(ref.site), partial(matrix, ref.site, ref.layer, partial(ref.take, read))
+
+    def _has_gradient(self, name: str) -> bool:
+        try:
+            return self.root.get_parameter(name).grad is not None
+        except AttributeError:  # it has been replaced since the layout was found
+            return False
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:
