@@ -35,10 +35,9 @@ def chunked_rows(problem: Problem) -> Rows:
     first_key, offset, companions = problem.first_visible_key(), problem.offset, problem.companions
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
-        found = measure_logits(
-            s, p, first_row=block.rows.start + offset, first_key=block.keys.start, companions=companions
-        )
-        return found | ({"first_key_mass": _at(p, _part(first_key, block) - block.keys.start)} if companions else {})
+        row, key = block.rows.start + offset, block.keys.start
+        found = measure_logits(s, p, first_row=row, first_key=key, companions=companions)
+        return found | ({"first_key_mass": _at(p, _part(first_key, block) - key)} if companions else {})
 
     names = ("entropy", "effective_keys", "first_key_mass", "mean_distance", "max_logit", "lse")
     rows = _gathered(problem, k, read, names if companions else names[:1])
