@@ -353,7 +353,7 @@ def rate_of_bias(rate, case):
 def weights_of_parts(rebuilt, start, end):
     """w after one unit of training, from the changes of v and ξ alone; one query and three."""
     u = start.layer.embeddings
-    return rebuilt(u, start.w, end.v - start.v, u.query_part(end.w) - u.query_part(start.w)) - end.w
+    return rebuilt(u, start.w, end.v - start.v, theory.implicit_bias(u, end.w - start.w)) - end.w
 
 
 PATTERN_TOKENS = theory.orthonormal_embeddings(4, 2, dim=7, rng=np.random.default_rng(5))

@@ -48,22 +48,14 @@ def integrate(
     if t.size < FEWEST_TIMES or (np.diff(t) <= 0).any():
         raise ValueError(f"`t` must be ascending, two times or more, got {t.size}. Sort them and remove repeats.")
     arrays = {name: finite(name, value) for name, value in start.items()}
-    offsets = np.cumsum([0, *(value.size for value in arrays.values())])
+    ends = np.cumsum([value.size for value in arrays.values()])
 
     def flatten(states: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([np.ravel(np.asarray(states[name], dtype=np.float64)) for name in arrays])
 
     def unflatten(y: np.ndarray) -> State:
-        parts = zip(arrays.items(), np.split(y, offsets[1:-1], axis=-1), strict=True)
+        parts = zip(arrays.items(), np.split(y, ends[:-1], axis=-1), strict=True)
         return {name: part.reshape((*y.shape[:-1], *value.shape)) for (name, value), part in parts}
-
-    def divergence(time: float, y: np.ndarray) -> BlowUp:
-        """Name the largest component as the one that diverges."""
-        largest = int(np.nanargmax(np.abs(y)))
-        which = int(np.searchsorted(offsets, largest, side="right")) - 1
-        name = list(arrays)[which]
-        index = np.unravel_index(largest - offsets[which], arrays[name].shape)
-        return BlowUp(time=float(time), state=name, component=tuple(int(i) for i in index))
 
     y0 = flatten(arrays)
     latest = [t[0], y0]  # where the field was last evaluated
@@ -83,16 +75,18 @@ def integrate(
         solution = solve_ivp(
             flat_field, (t[0], t[-1]), y0, method=method, t_eval=t, rtol=rtol, atol=atol, events=events, **options
         )
-    diverged = None
     if not solution.success and blow_up is None:
         raise ArithmeticError(
             f"The integrator stopped at t = {latest[0]:.6g} before {t[-1]:.6g}: {solution.message} "
             "Pass `blow_up` if the flow diverges, or a stiff method."
         )
-    if not solution.success:  # steps shrank below the spacing of floats before the threshold: it diverges here
-        diverged = divergence(*latest)
-    elif solution.status == EVENT:
-        diverged = divergence(solution.t_events[0][0], solution.y_events[0][0])
+    diverged = None
+    if not solution.success or solution.status == EVENT:  # steps shrink below the spacing of floats where it diverges
+        time, y = (solution.t_events[0][0], solution.y_events[0][0]) if solution.success else latest
+        sizes = unflatten(np.abs(np.nan_to_num(y)))
+        name = max(sizes, key=lambda each: sizes[each].max(initial=0))  # of the largest component
+        component = np.unravel_index(sizes[name].argmax(), sizes[name].shape)
+        diverged = BlowUp(time=float(time), state=name, component=tuple(map(int, component)))
     return Trajectory(
         t=np.asarray(solution.t, dtype=np.float64),
         states=unflatten(np.reshape(solution.y, (y0.size, -1)).T),

@@ -59,10 +59,6 @@ class Embeddings:
         r"""Return $v_k = U_C^\top w_k$."""
         return w @ self.contextual
 
-    def query_part(self, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
-        r"""Return $w_k^\top u_m$, the implicit bias that query m gives to node k."""
-        return w @ self.queries
-
 
 def orthonormal_embeddings(num_contextual: int, num_queries: int, *, dim: int, rng: np.random.Generator) -> Embeddings:
     """Draw embeddings with orthonormal columns, in a random rotation of `dim` dimensions.
@@ -204,7 +200,7 @@ class Layer:
         return self.attention.scores(z[samples.q], samples.x, checked=False)
 
     def _preactivation(self, w: np.ndarray, b: np.ndarray, samples: Samples) -> np.ndarray:
-        return b @ self.embeddings.contextual_part(w).T + self.embeddings.query_part(w).T[samples.q]
+        return b @ self.embeddings.contextual_part(w).T + (w @ self.embeddings.queries).T[samples.q]
 
     def _field(
         self, w: np.ndarray, z: np.ndarray, samples: Samples, g_of: Callable[[np.ndarray], np.ndarray]

@@ -13,7 +13,7 @@ from joma.theory.layer import Embeddings, Hidden, Layer, Logits, Samples, Weight
 
 def implicit_bias(embeddings: Embeddings, w: Float[np.ndarray, "*T K d"]) -> Float[np.ndarray, "*T K Q"]:
     r"""Return $\xi_{km} = w_k^\top u_m$, the bias of node k under query m."""
-    return embeddings.query_part(shaped(f"*T K {len(embeddings.queries)}", w=w))
+    return shaped(f"*T K {len(embeddings.queries)}", w=w) @ embeddings.queries
 
 
 def implicit_bias_rate(layer: Layer, w: Weights, z: Logits, samples: Samples, g: Hidden) -> Float[np.ndarray, "K Q"]:

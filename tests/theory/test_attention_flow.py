@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from reference import ACTIVATIONS_IN_TORCH
 
-from joma.theory.activations import ACTIVATIONS
-from joma.theory.attention_flow import AttentionFlow, LinearAttentionFlow
+import joma.theory as jt
 
 targets = arrays(np.float64, 4, elements=st.floats(-6, 6))
 starts = arrays(np.float64, 4, elements=st.floats(-1.5, 1.5))
@@ -19,8 +18,8 @@ scales = st.floats(0.6, 2.0)
 
 
 @st.composite
-def flows(draw) -> AttentionFlow:
-    return AttentionFlow(
+def flows(draw) -> jt.AttentionFlow:
+    return jt.AttentionFlow(
         mu=draw(targets),
         v0=draw(starts),
         z0=draw(st.none() | logits),
@@ -36,7 +35,7 @@ def test_field_is_the_gradient_of_the_layer(flow, name, v, seed):
     x, g = rng.dirichlet(np.ones(4), size=7), rng.normal(size=7)
 
     def uniform_field(u):
-        return (g * ACTIVATIONS[name].derivative(u @ x.T)) @ x
+        return (g * jt.ACTIVATIONS[name].derivative(u @ x.T)) @ x
 
     weights = torch.tensor(v, requires_grad=True)
     attention = torch.tensor(np.exp(flow.logits(v) / flow.temperature) / flow.normalisation)
@@ -49,6 +48,6 @@ def test_field_is_the_gradient_of_the_layer(flow, name, v, seed):
 
 def test_zero_is_stuck_without_a_charge_and_free_with_one():
     t = np.array([0.0, 1.0, 1e4])
-    np.testing.assert_array_equal(LinearAttentionFlow(mu=np.array([2.0, -1.0])).solution(t), 0)
-    free = LinearAttentionFlow(mu=np.array([2.0, -1.0]), charge=0.1).solution(t)
+    np.testing.assert_array_equal(jt.LinearAttentionFlow(mu=np.array([2.0, -1.0])).solution(t), 0)
+    free = jt.LinearAttentionFlow(mu=np.array([2.0, -1.0]), charge=0.1).solution(t)
     np.testing.assert_allclose(free[-1], [2.0, -1.0])

@@ -4,35 +4,32 @@ import numpy as np
 import pytest
 import torch
 
-from joma.theory.activations import tanh
-from joma.theory.attention import Attention, AttentionKind
-from joma.theory.descent import Adam, GradientSteps, StepRecipe, train
-from joma.theory.layer import Layer, Samples, fixed_gradient, orthonormal_embeddings
+import joma.theory as jt
 from joma.types import Trajectory
 
 RNG = np.random.default_rng(0)
-LAYER = Layer(
-    embeddings=orthonormal_embeddings(4, 1, dim=6, rng=RNG),
-    attention=Attention(kind=AttentionKind.EXP),
-    activation=tanh,
+LAYER = jt.Layer(
+    embeddings=jt.orthonormal_embeddings(4, 1, dim=6, rng=RNG),
+    attention=jt.Attention(kind=jt.AttentionKind.EXP),
+    activation=jt.tanh,
 )
-SAMPLES = Samples(x=RNG.dirichlet(np.ones(4), size=5), q=np.zeros(5, dtype=int))
-BACKPROP = fixed_gradient(RNG.normal(size=(5, 2)))
+SAMPLES = jt.Samples(x=RNG.dirichlet(np.ones(4), size=5), q=np.zeros(5, dtype=int))
+BACKPROP = jt.fixed_gradient(RNG.normal(size=(5, 2)))
 W0, Z0 = RNG.normal(size=(2, 6)), RNG.normal(size=(1, 4))
 
 
-def trained(recipe: StepRecipe, seed: int | None = None) -> Trajectory:
+def trained(recipe: jt.StepRecipe, seed: int | None = None) -> Trajectory:
     rng = None if seed is None else np.random.default_rng(seed)
-    return train(LAYER, W0, Z0, SAMPLES, BACKPROP, recipe, rng=rng)
+    return jt.train(LAYER, W0, Z0, SAMPLES, BACKPROP, recipe, rng=rng)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (GradientSteps(), lambda p: torch.optim.SGD(p, lr=0.1)),
-        (GradientSteps(momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
-        (GradientSteps(weight_decay=0.1), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1)),
-        (Adam(), lambda p: torch.optim.Adam(p, lr=0.1)),
+        (jt.GradientSteps(), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (jt.GradientSteps(momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        (jt.GradientSteps(weight_decay=0.1), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1)),
+        (jt.Adam(), lambda p: torch.optim.Adam(p, lr=0.1)),
     ],
     ids=["SGD", "momentum", "weight decay", "Adam"],
 )
@@ -54,7 +51,7 @@ def test_sgd_approaches_the_flow_with_first_order():
     flow = LAYER.flow(W0, Z0, SAMPLES, BACKPROP, np.array([0.0, 1.0]), rate_ratio=2.0)
 
     def error(num_steps: int) -> float:
-        run = trained(StepRecipe(num_steps=num_steps, rate=1 / num_steps, rate_ratio=2.0))
+        run = trained(jt.StepRecipe(num_steps=num_steps, rate=1 / num_steps, rate_ratio=2.0))
         assert run.t[-1] == pytest.approx(1)
         return float(np.abs(run["z"][-1] - flow["z"][-1]).max())
 
@@ -62,9 +59,9 @@ def test_sgd_approaches_the_flow_with_first_order():
 
 
 def test_minibatches_are_unbiased_and_repeat_with_their_seed():
-    recipe = StepRecipe(num_steps=1, rate=1.0, batch_size=2)
+    recipe = jt.StepRecipe(num_steps=1, rate=1.0, batch_size=2)
     steps = np.stack([trained(recipe, seed)["w"][1] - W0 for seed in range(400)])
-    expected = trained(StepRecipe(num_steps=1, rate=1.0))["w"][1] - W0
+    expected = trained(jt.StepRecipe(num_steps=1, rate=1.0))["w"][1] - W0
     errors = (steps.mean(axis=0) - expected) / (steps.std(axis=0) / np.sqrt(len(steps)))
     assert np.abs(errors).max() < 4.5  # standard errors, over twelve numbers
     np.testing.assert_array_equal(trained(recipe, 7)["w"], trained(recipe, 7)["w"])
