@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from joma.formatting import ALL_HEADS, NO_LAYER
+from joma.measure.masks import in_full_precision
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall
 from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
@@ -177,8 +178,8 @@ class Measurement:
                 stack.enter_context(torch.no_grad())
                 if measure.draws:
                     stack.enter_context(random_state_kept(self._devices))
-                for device in {device.type for device in self._devices}:
-                    stack.enter_context(torch.autocast(device, enabled=False))
+                for device in self._devices:
+                    stack.enter_context(in_full_precision(device))
                 for group in [subjects] if measure.together else [[each] for each in subjects]:
                     self._apply(measure, kind, group)
 

@@ -29,6 +29,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily, has_torch_function
 from torch.utils.hooks import RemovableHandle
 
+from joma.measure.masks import in_full_precision
 from joma.probe import calls
 from joma.probe.calls import AttentionCall
 from joma.probe.structure import ModelLayout, Unseen, find_layout, head_count
@@ -314,8 +315,7 @@ class _Tap(TorchFunctionMode):
             except Exception as error:
                 self._on_unseen(Unseen(self._frames[-1].name, f"An attention call was not read: {error}."))
                 return
-            device = call.device.type
-            with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+            with in_full_precision(call.device):
                 self._in_on_call = True
                 try:
                     self._on_call(call)
