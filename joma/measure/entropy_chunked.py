@@ -7,8 +7,8 @@ and wait for one another whenever the machine has anything else to do.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -38,8 +38,9 @@ def chunked_rows(problem: Problem) -> Rows:
     first_key, offset, companions = problem.first_visible_key(), problem.offset, problem.companions
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
-        found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
-        return found | ({"first_key_mass": _at(p, _part(first_key, block) - block.start)} if companions else {})
+        row, key = block.rows.start + offset, block.keys.start
+        found = measure_logits(s, p, first_row=row, first_key=key, companions=companions)
+        return found | ({"first_key_mass": _at(p, _part(first_key, block) - key)} if companions else {})
 
     names = ("entropy", "effective_keys", "first_key_mass", "mean_distance", "max_logit", "lse")
     rows = _gathered(problem, k, read, names if companions else names[:1])
@@ -76,7 +77,7 @@ def variances(problem: Problem, counted: Bool[Tensor, "#B #H rows"] | None) -> t
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         visible = s > HIDDEN / 2
-        own = of_key[block.batch, block.heads, None, block.start : block.stop].expand_as(s)
+        own = of_key[block.batch, block.heads, None, block.keys].expand_as(s)
         return {"logits": visible_variance(s, visible), "keys": visible_variance(own, visible)}
 
     found = _gathered(problem, k, read, ("logits", "keys"))
@@ -126,12 +127,9 @@ def _running_variance(values: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
 def attention_weights(problem: Problem) -> Float[Tensor, "B H rows keys"]:
     """Return the weights themselves, for a call with few rows; NaN in a row that sees no key."""
     k, _ = _centred_keys(problem)
-    batch, heads, groups = (slice(0, size) for size in (*problem.q.shape[:2], k.shape[1]))
-    last, stop = problem.num_rows, problem.num_keys
-    s = k.new_empty((*problem.q.shape[:3], stop))
-    _write_logits(
-        problem, k, _Block(batch=batch, groups=groups, heads=heads, first=0, last=last, start=0, stop=stop), s
-    )
+    s = k.new_empty((*problem.q.shape[:3], k.shape[2]))
+    batch, heads, rows, keys = (slice(0, size) for size in s.shape)
+    _write_logits(problem, k, _Block(batch, slice(0, k.shape[1]), heads, rows, keys), s)
     return s.softmax(dim=-1).masked_fill_(s.amax(dim=-1, keepdim=True) < HIDDEN / 2, torch.nan)
 
 
@@ -176,7 +174,7 @@ def _gathered(problem: Problem, k: Float[Tensor, "B G keys D"], read: Read, name
             _write_logits(problem, k, block, s)
             found = read(block, s, p)
             for name, values in rows.items():
-                values[block.batch, block.heads, block.first : block.last] = found[name]
+                values[block.batch, block.heads, block.rows] = found[name]
 
     if not threaded:
         work(buffers[0])
@@ -189,23 +187,19 @@ def _gathered(problem: Problem, k: Float[Tensor, "B G keys D"], read: Read, name
     return rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Block:
-    """Rows [first, last) of some sequences and of the heads that share some keys, and the range of keys they see."""
+class _Block(NamedTuple):
+    """Rows of some sequences and of the heads that share some keys, and the range of keys they see."""
 
     batch: slice
     groups: slice
     heads: slice
-    first: int
-    last: int
-    start: int
-    stop: int
+    rows: slice
+    keys: slice
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Sequences, heads, rows and keys."""
-        parts = (self.batch, self.heads)
-        return (*(part.stop - part.start for part in parts), self.last - self.first, self.stop - self.start)
+        return tuple(cut.stop - cut.start for cut in (self.batch, self.heads, self.rows, self.keys))
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
@@ -222,7 +216,7 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
         start, stop = problem.key_range(row.start, row.stop)
         heads = slice(group.start * per_group, group.stop * per_group)
         if start < stop:
-            yield _Block(batch=batch, groups=group, heads=heads, first=row.start, last=row.stop, start=start, stop=stop)
+            yield _Block(batch, group, heads, row, slice(start, stop))
 
 
 def _cut(length: int, step: int) -> list[slice]:
@@ -234,9 +228,9 @@ def _write_logits(
     problem: Problem, k: Float[Tensor, "B G keys D"], block: _Block, s: Float[Tensor, "b h rows near"]
 ) -> None:
     """Write the logits of a block with the centred keys, hidden ones far below all others."""
-    num_rows = block.last - block.first
-    q = problem.q[block.batch, block.heads, block.first : block.last].to(k.dtype)
-    k = k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
+    start, stop, num_rows = block.keys.start, block.keys.stop, block.rows.stop - block.rows.start
+    q = problem.q[block.batch, block.heads, block.rows].to(k.dtype)
+    k = k[block.batch, block.groups, block.keys].flatten(0, 1)
     num_products = k.shape[0]  # heads of a group share their keys
     torch.bmm(q.reshape(num_products, -1, q.shape[-1]), k.mT, out=s.view(num_products, -1, s.shape[-1]))
     if problem.softcap is not None:
@@ -246,17 +240,17 @@ def _write_logits(
     if problem.mask is not None:
         s.add_(torch.where(_part(problem.mask, block), 0.0, HIDDEN))
     # Keys after a causal row or beyond a window are triangles at the ends of the key range.
-    position, window = block.first + problem.offset, problem.window
+    position, window = block.rows.start + problem.offset, problem.window
     reach = 1 if problem.causal else window
     if reach is not None:
         beyond = position + reach  # the first key that the first row does not see
-        begin = max(block.start, beyond)
-        after = s.new_full((num_rows, max(0, block.stop - begin)), HIDDEN).triu_(beyond - begin)
-        s[..., begin - block.start :].add_(after)
+        begin = max(start, beyond)
+        after = s.new_full((num_rows, max(0, stop - begin)), HIDDEN).triu_(beyond - begin)
+        s[..., begin - start :].add_(after)
     if window is not None:
-        end = max(block.start, min(block.stop, position + num_rows - window))
-        before = s.new_full((num_rows, end - block.start), HIDDEN).tril_(position - window - block.start)
-        s[..., : end - block.start].add_(before)
+        end = max(start, min(stop, position + num_rows - window))
+        before = s.new_full((num_rows, end - start), HIDDEN).tril_(position - window - start)
+        s[..., : end - start].add_(before)
 
 
 def measure_logits(
@@ -288,7 +282,7 @@ def measure_logits(
 
 def _part(tensor: Tensor, block: _Block) -> Tensor:
     """Cut a block out of a tensor that broadcasts to (B, H) or (B, H, rows, keys)."""
-    cuts = (block.batch, block.heads, slice(block.first, block.last), slice(block.start, block.stop))
+    cuts = (block.batch, block.heads, block.rows, block.keys)
     return tensor[tuple(cut if length > 1 else slice(None) for cut, length in zip(cuts, tensor.shape, strict=False))]
 
 

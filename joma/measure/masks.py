@@ -45,7 +45,7 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
     """
     if mask is None or mask.numel() == 0:
         return MaskParts()
-    mask = _with_four_axes(mask.detach())
+    mask = with_four_axes(mask.detach())
     if mask.dtype == torch.bool:
         return MaskParts(visible=mask)
     visible = mask > HIDDEN_BELOW
@@ -99,7 +99,7 @@ def read_bias(bias: Tensor | None, shape: Shape, device: torch.device) -> Float[
             f"`bias` must be floating point, got {bias.dtype}. "
             "Pass `bias.float()`, or as `mask=bias.bool()` what says which keys are visible."
         )
-    return _with_four_axes(bias.detach())
+    return with_four_axes(bias.detach())
 
 
 def read_sink(sink: Tensor | None, shape: Shape, device: torch.device) -> PerRow | None:
@@ -137,7 +137,8 @@ def _broadcastable(name: str, value: Tensor, shape: Shape, device: torch.device)
     return value
 
 
-def _with_four_axes(value: Tensor) -> Tensor:
+def with_four_axes(value: Tensor) -> Tensor:
+    """Return what broadcasts to (batch, heads, rows, keys) with an axis for each."""
     return value.reshape((1,) * (4 - value.ndim) + value.shape)
 
 

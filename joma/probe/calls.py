@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from joma.formatting import NO_LAYER
 from joma.measure.entropy import AttentionStatistics, attention_entropy, logits_entropy
-from joma.measure.masks import HIDDEN_BELOW, added_up, split_mask
+from joma.measure.masks import HIDDEN_BELOW, added_up, split_mask, with_four_axes
 from joma.measure.tensors import working_dtype
 from joma.probe.structure import plain_site
 
@@ -145,7 +145,7 @@ def rows_with_keys(fields: Mapping[str, Any], offset: int) -> Bool[Tensor, "B ro
     elif mask is None or mask.shape[-1] == 1:
         return None
     else:
-        num_keys, mask = mask.shape[-1], mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        num_keys, mask = mask.shape[-1], with_four_axes(mask)
         seen = mask.any(dim=2).any(dim=1) if mask.dtype == torch.bool else mask.amax(dim=(1, 2)) > HIDDEN_BELOW
     if offset < 0 or offset + num_rows > num_keys:
         return None

@@ -17,8 +17,7 @@ import pytest
 from joma.measure.effects import Effects, Name, curve_effects, describe, name_of
 
 NUM_CURVES, SEED = 320, 2310
-SMALLEST = 0.1
-"""Nats that a fall or rise needs for its name."""
+SMALLEST = 0.1  # nats that a fall or rise needs for its name
 MAXIMUM = 5.5
 KINDS = ("fall", "rebound", "rebound", "rebound", "two dips", "flat", "rise", "collapse")
 QUANTITIES = ("start", "lowest", "dip_time", "fall", "end", "rise")

@@ -245,10 +245,8 @@ def test_logits_of_half_precision_are_measured_in_single(dtype):
 
 # Masks and biases.
 
-CALL = (2, 3, 4, 5)
-"""Batch, heads, rows and keys: four numbers, so that no axis passes for another."""
-SHAPES = st.lists(st.integers(1, 6), max_size=5).map(tuple)
-"""Hardly any of which broadcasts."""
+CALL = (2, 3, 4, 5)  # batch, heads, rows and keys: four numbers, so that no axis passes for another
+SHAPES = st.lists(st.integers(1, 6), max_size=5).map(tuple)  # hardly any of which broadcasts
 BROADCASTING = st.tuples(*(st.sampled_from([1, size]) for size in CALL)).flatmap(
     lambda shape: st.integers(0, 4).map(lambda first: shape[first:])
 )

@@ -39,8 +39,7 @@ def assert_exact(w: torch.Tensor) -> None:
     torch.testing.assert_close(spectral_norm(w), expected_norm, rtol=PROMISED, atol=0)
 
 
-NUM = 300
-"""Columns of the matrices below: above `SMALL`, so that they are iterated."""
+NUM = 300  # columns of the matrices below: above `SMALL`, so that they are iterated
 SPECTRA = {
     "power law": torch.arange(1, NUM + 1).double() ** -0.5,
     "uniform": torch.linspace(0.01, 1, NUM).double(),
