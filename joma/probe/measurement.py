@@ -33,6 +33,7 @@ AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
 _FIXED = 3  # fields of a reading that may not change from call to call
+_NEUTRAL = {Reduction.MEAN: 0.0, Reduction.MAX: -math.inf, Reduction.MIN: math.inf}  # in place of a missing number
 _BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
 CLEARED = (
     "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
@@ -243,27 +244,24 @@ class Readings:
         """
         for metric, reading in found.items():
             value, flag = reading if isinstance(reading, Flagged) else (reading, "")
-            tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
-            if tensor.ndim not in (0, 1, _ROWS_OF_HEADS):
-                raise ValueError(
-                    f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(tensor.shape)}."
-                )
-            tensor = tensor if tensor.is_floating_point() else tensor.double()
-            rows = tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
             reduction = reductions.get(metric) or metric_named(metric).reduction
-            if not rows.numel() and reduction is not Reduction.MEAN:
-                raise IndexError(f"A reading of shape {tuple(tensor.shape)} has no {reduction}.")
-            new = _Reading(reduction, tensor.ndim > 0, rows.shape[1], [], [])
+            rows = _as_rows(value, reduction) if isinstance(value, Tensor) else None
+            has_heads, num_heads = isinstance(value, Tensor) and value.ndim > 0, 1 if rows is None else rows.shape[1]
+            new = _Reading(reduction, has_heads, num_heads, [], [])
             known = self._found.setdefault((site, kind, layer, metric), new)
             if known[:_FIXED] != new[:_FIXED]:
                 old = (known.num_heads,) if known.has_heads else ()
                 raise ValueError(
-                    f"A site gave readings of shape {old} and then {tuple(rows.shape[1:2])}. "
-                    "Its number of heads must not change."
+                    f"A site gave readings of shape {old} and then {(num_heads,)}. Its number of heads must not change."
                 )
             known.flags.extend([flag] if flag else [])
-            self._waiting[reduction, rows.shape, rows.dtype, rows.device].append((known, rows))
-            self._num_waiting += rows.numel()
+            if rows is None:
+                number = float(value)
+                missing = math.isnan(number)
+                known.numbers.append(([_NEUTRAL[reduction] if missing else number], [float(not missing)]))
+            else:
+                self._waiting[reduction, rows.shape, rows.dtype, rows.device].append((known, rows))
+                self._num_waiting += rows.numel()
         if self._num_waiting > WAITING:
             self._reduce()
 
@@ -273,8 +271,10 @@ class Readings:
         for (site, kind, layer, metric), each in self._found.items():
             flag, is_mean = "; ".join(dict.fromkeys(each.flags)), each.reduction is Reduction.MEAN
             join = math.fsum if is_mean else _BEST[each.reduction]
-            values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
-            counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
+            values, counts = each.numbers[0]
+            if len(each.numbers) > 1:  # calls of one site, head by head
+                values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
+                counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
             heads_too = each.has_heads and (heads if isinstance(heads, bool) else metric in heads)
             by_head = zip(range(each.num_heads), values, counts, strict=True) if heads_too else ()
             for head, value, count in ((ALL_HEADS, join(values), sum(counts)), *by_head):
@@ -307,14 +307,26 @@ class Readings:
                 each.numbers.append((values[start:end], counts[start:end]))
 
 
+def _as_rows(tensor: Tensor, reduction: Reduction) -> Tensor:
+    """Give a reading the axes batch, heads and rows, refusing what has others."""
+    if tensor.ndim not in (0, 1, _ROWS_OF_HEADS):
+        raise ValueError(
+            f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(tensor.shape)}."
+        )
+    if not tensor.numel() and reduction is not Reduction.MEAN:
+        raise IndexError(f"A reading of shape {tuple(tensor.shape)} has no {reduction}.")
+    tensor = tensor.detach() if tensor.is_floating_point() else tensor.detach().double()
+    return tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
+
+
 def _over_rows(values: Tensor, reduction: Reduction) -> Tensor:
     """Reduce metrics (M, B, H, rows) over batch and rows to (2, M, H): sum or extreme, and the count in it."""
     missing = values.isnan()
     if reduction is Reduction.MEAN:
         reduced = values.nansum((1, 3), dtype=torch.float64)
     else:
-        extreme, neutral = (torch.amax, -math.inf) if reduction is Reduction.MAX else (torch.amin, math.inf)
-        reduced = extreme(values.masked_fill(missing, neutral), (1, 3)).double()
+        extreme = torch.amax if reduction is Reduction.MAX else torch.amin
+        reduced = extreme(values.masked_fill(missing, _NEUTRAL[reduction]), (1, 3)).double()
     num_rows = values.shape[1] * values.shape[3]
     return torch.stack((reduced, num_rows - missing.sum((1, 3), dtype=torch.float64)))
 
