@@ -4,7 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from joma.formatting import ALL_HEADS, NO_LAYER
 from joma.measure.masks import in_full_precision
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall
-from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
+from joma.probe.measures import BATCHED, Flagged, Measure, On, Reading, first_sequence, kept
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -62,6 +62,9 @@ class Measurement:
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: dict[str, bool] = {}
+        self._kept: dict[Measure, list[tuple[str, int, AttentionCall]]] = defaultdict(list)
+        """Copies of calls that are to be measured together."""
+        self._num_kept = 0
         self._model = model
         self._measures = {on: [each for each in measures if each.on is on] for on in On}
         self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
@@ -75,7 +78,8 @@ class Measurement:
         is_missing = set(self._earlier or ()) - self._calls.keys()
         return None if is_missing or self.unseen or not self._calls else self._calls
 
-    def tap(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def tap(self) -> Iterator[None]:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
@@ -86,13 +90,17 @@ class Measurement:
             if unseen.site:  # a module that shows no attention is no news
                 self.unseen[unseen] = None
 
-        return self._model.tap(on_call, on_unseen=on_unseen, on_error=self._on_error, sites=self._earlier)
+        with self._model.tap(on_call, on_unseen=on_unseen, on_error=self._on_error, sites=self._earlier):
+            yield
+        with self.timing():
+            self._measure_kept()
 
     def probe(self, batch: ProbeBatch) -> None:
         """Measure attention on a probe batch, at the cost of a forward pass."""
         options = {"on_unseen": self.unseen.setdefault, "on_error": self._on_error, "sites": self._earlier}
         with self._model.tap(self._on_call, eagerly=True, **options):
             self._model.forward(batch)
+        self._measure_kept()
 
     def gradients(self) -> None:
         """Measure the gradients of the lower matrices in the middle of a step."""
@@ -176,7 +184,26 @@ class Measurement:
         self._calls[call.site] = self._calls.get(call.site, False) or call.logits is not None
         if self._model.wants(plain_site(call.site)):
             self.layers[call.label] = call.layer
-            self._measure(On.ATTENTION, "attention", [(call.label, call.layer, call)])
+            for measure in self._measures[On.ATTENTION]:
+                self._keep_or_measure(measure, call)
+
+    def _keep_or_measure(self, measure: Measure, call: AttentionCall) -> None:
+        """Keep a copy of a call that is measured together with others: a GPU wants few operations."""
+        call = first_sequence(call) if measure.first_sequence else call
+        copy = kept(call) if measure.together else None
+        if copy is None:
+            self._measure_by(measure, "attention", [(call.label, call.layer, call)])
+            return
+        self._kept[measure].append((call.label, call.layer, copy))
+        self._num_kept += sum(tensor.numel() for name in BATCHED if (tensor := getattr(copy, name)) is not None)
+        if self._num_kept > TOGETHER:
+            self._measure_kept()
+
+    def _measure_kept(self) -> None:
+        calls, self._num_kept = list(self._kept.items()), 0
+        self._kept.clear()
+        for measure, subjects in calls:
+            self._measure_by(measure, "attention", subjects)
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self.failures.append((plain_site(call.site), error))
@@ -184,19 +211,22 @@ class Measurement:
     def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
         for measure in self._measures[on]:
-            with ExitStack() as stack:
-                stack.enter_context(torch.no_grad())
-                if measure.draws:
-                    stack.enter_context(random_state_kept(self._devices))
-                for device in self._devices:
-                    stack.enter_context(in_full_precision(device))
-                for group in [subjects] if measure.together else [[each] for each in subjects]:
-                    self._apply(measure, kind, group)
+            self._measure_by(measure, kind, subjects)
+
+    def _measure_by(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if measure.draws:
+                stack.enter_context(random_state_kept(self._devices))
+            for device in self._devices:
+                stack.enter_context(in_full_precision(device))
+            for group in [subjects] if measure.together else [[each] for each in subjects]:
+                self._apply(measure, kind, group)
 
     def _apply(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
         try:
-            things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
+            things = [each for _, _, each in subjects]
             found = measure.function(things) if measure.together else [measure.function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
