@@ -22,20 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "attention_entropy",
-    "compare",
-    "frame",
-    "plot",
-    "read",
-    "register_measure",
-    "report",
-    "reproduce",
-    "scan",
-    "simulate",
-    "stable_rank",
-    "train",
-    "verify",
-    "watch",
-]
+    "attention_entropy", "compare", "frame", "plot", "read", "register_measure", "report", "reproduce", "scan",
+    "simulate", "stable_rank", "train", "verify", "watch",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

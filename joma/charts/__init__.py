@@ -14,18 +14,6 @@ from joma.charts.chart import Chart, bundle, bundle_files
 from joma.charts.results import frame, plot, simulation_charts
 
 __all__ = [
-    "Chart",
-    "Options",
-    "Rule",
-    "bars",
-    "beside",
-    "bundle",
-    "bundle_files",
-    "frame",
-    "heatmap",
-    "lines",
-    "plot",
-    "points",
-    "simulation_charts",
-    "stack",
-]
+    "Chart", "Options", "Rule", "bars", "beside", "bundle", "bundle_files", "frame", "heatmap", "lines", "plot",
+    "points", "simulation_charts", "stack",
+]  # fmt: skip

@@ -108,7 +108,6 @@ class Hierarchy:
 
     def classes(self, keys: Int[Tensor, "R 2"], step: Step, batch_size: int, *, site: str = SITE) -> Int[Tensor, "R B"]:
         """Classes of the rows of a batch: equally likely, up to 2⁻³¹, and independent."""
-        whole("batch_size", batch_size, low=1)
         return (random_bits(keys, step, site, batch_size) % self.num_classes).long()
 
     def class_counts(
@@ -138,10 +137,7 @@ def _sizes(
     """Number of things on every level from the tokens up to the classes, refusing what no draw can satisfy."""
     if not num_latents:
         raise ValueError("`num_latents` needs a number for each level, got none. Pass some, such as (10, 20).")
-    whole("num_latents", num_latents, low=1)
-    for name, number in (("num_children", num_children), ("num_classes", num_classes), ("length", length)):
-        whole(name, number, low=1)
-    whole("num_tokens", num_tokens, low=2)
+    whole("num_classes", num_classes, low=1)
     sizes = (num_tokens - 1, *num_latents, num_classes)
     for level, (below, wanted) in enumerate(pairwise(sizes)):
         num_sets = math.comb(below, num_children)

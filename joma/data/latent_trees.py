@@ -105,7 +105,6 @@ class TreeSampler:
 
     def sample(self, keys: Int[Tensor, "R 2"], step: Step, batch_size: int, *, site: str = SITE) -> TreeSamples:
         """`batch_size` sequences for each run, from its seed, the step and the site alone."""
-        whole("batch_size", batch_size, low=1)
         bits = random_bits(keys, step, site, self.num_nodes * batch_size).unflatten(1, (self.num_nodes, batch_size))
         num_tops = self.top_bounds.shape[0]
         label = torch.bucketize(bits[:, 0].contiguous(), self.class_bounds)

@@ -167,7 +167,6 @@ def shuffled(corpus: Corpus, seed: int) -> Corpus:
     >>> sorted(shuffled(corpus, 1).train.tolist()) == corpus.train.tolist()
     True
     """
-    whole("seed", seed, low=0)
     parts = {
         split: torch.from_numpy(np.random.default_rng((seed, number)).permutation(getattr(corpus, split).numpy()))
         for number, split in enumerate(SPLITS)

@@ -13,26 +13,9 @@ if TYPE_CHECKING:
     from joma.measure.superposition import Attended, SuperpositionResult, superposed_neurons
 
 __all__ = [
-    "Alignment",
-    "Attended",
-    "AttentionStatistics",
-    "Effects",
-    "Estimate",
-    "Name",
-    "PowerEstimate",
-    "SuperpositionResult",
-    "align",
-    "attention_entropy",
-    "describe",
-    "gram_drift",
-    "logits_entropy",
-    "name_of",
-    "peak_activation",
-    "power_step",
-    "qk_cores",
-    "spectral_norm",
-    "stable_rank",
-    "superposed_neurons",
-]
+    "Alignment", "Attended", "AttentionStatistics", "Effects", "Estimate", "Name", "PowerEstimate",
+    "SuperpositionResult", "align", "attention_entropy", "describe", "gram_drift", "logits_entropy", "name_of",
+    "peak_activation", "power_step", "qk_cores", "spectral_norm", "stable_rank", "superposed_neurons",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -22,33 +22,10 @@ if TYPE_CHECKING:
     from joma.probe.watching import Watch, watch
 
 __all__ = [
-    "Alarm",
-    "Alert",
-    "At",
-    "AttentionCall",
-    "Every",
-    "HuggingFaceCallback",
-    "LightningCallback",
-    "Logarithmic",
-    "Logger",
-    "MLflow",
-    "Matrix",
-    "QueryKeyMatrices",
-    "Scan",
-    "Schedule",
-    "TensorBoard",
-    "Trackio",
-    "WandB",
-    "Watch",
-    "count_rows",
-    "find_layout",
-    "forget_measure",
-    "measure_call",
-    "read_neurons",
-    "register_measure",
-    "scan",
-    "tap",
+    "Alarm", "Alert", "At", "AttentionCall", "Every", "HuggingFaceCallback", "LightningCallback", "Logarithmic",
+    "Logger", "MLflow", "Matrix", "QueryKeyMatrices", "Scan", "Schedule", "TensorBoard", "Trackio", "WandB", "Watch",
+    "count_rows", "find_layout", "forget_measure", "measure_call", "read_neurons", "register_measure", "scan", "tap",
     "watch",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from joma.charts import Chart
     from joma.measure.effects import Effects
 
-SHOWN = {"entropy": ("first", "lowest", "last"), "stable_rank": ("first", "last"), "max_logit": ("last",)}
+CURVE = ("first", "lowest (step)", "last", "effect")
+SHOWN = {"entropy": CURVE, "stable_rank": CURVE, "max_logit": ("last",)}
 """Columns of the summary of one run."""
 DIGITS = {"entropy": 2}  # decimals of a metric; 1 of others. Small values have two significant digits
 SCANNED = {
-    "entropy": ("first", "lowest (step)", "last", "effect"),
-    "stable_rank": ("first", "lowest (step)", "last", "effect"),
+    "entropy": CURVE,
+    "stable_rank": CURVE,
     "qk_stable_rank": ("first", "last"),
     "qk_spectral_norm": ("first", "last"),
 }

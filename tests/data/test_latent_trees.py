@@ -164,7 +164,6 @@ def test_class_patterns_differ_and_begin_with_one_latent_per_class(num_children,
         (lambda: class_patterns(4, 2), "2 children of the root distinguish 3 classes, got 4"),
         (lambda: class_patterns(0, 2), "`num_classes` must be a whole number of at least 1, got 0"),
         (lambda: class_patterns(1, 0), "`num_children` must be a whole number of at least 1, got 0"),
-        (lambda: TreeSampler.of(fair_tree()).sample(run_keys([0]), 0, 0), "`batch_size` must be a whole number"),
     ],
 )
 def test_what_cannot_be_is_refused(call, words):

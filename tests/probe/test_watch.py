@@ -30,7 +30,7 @@ from joma.measure.rank import stable_rank
 from joma.metrics import METRICS
 from joma.probe.alarm import Alarm, AlertKind
 from joma.probe.measures import measures_of
-from joma.probe.summary import SCANNED, layer_lines
+from joma.probe.summary import SCANNED, effects_of, layer_lines
 from joma.probe.watching import watch
 from joma.store import info, open_run, read, read_events
 
@@ -369,13 +369,17 @@ def dipping():
     return seen
 
 
-def test_a_summary_has_the_first_lowest_and_last_value_of_every_layer(dipping):
+def test_a_summary_has_first_lowest_and_last_value_and_effect_of_every_layer(dipping):
     table = dipping.to_frame().pivot_table(index="step", columns="metric", values="value")
     entropy, rank, logit = (table[name] for name in ("entropy", "stable_rank", "max_logit"))
     header, columns, row, remark = dipping.summary().splitlines()
-    assert [header.split()[0], *columns.split()] == ["layer", "first", "lowest", "last", "first", "last", "last"]
-    expected = [0, entropy[0], entropy.min(), entropy[29], rank[0], rank[29], logit[29]]
-    assert [float(cell) for cell in row.split()] == pytest.approx(expected, abs=0.06)
+    curve = ["first", "lowest", "(step)", "last", "effect"]
+    assert [header.split()[0], *columns.split()] == ["layer", *curve, *curve, "last"]
+    effect = effects_of(dipping.to_frame())["entropy", 0]
+    expected = [0, entropy[0], entropy.min(), 10, entropy[29], -effect.fall.value, effect.rise.value]
+    expected += [rank[0], rank.min(), rank.idxmin(), rank[29], 0, 0, logit[29]]  # the MLP does not learn
+    cells = [float(cell) for cell in re.sub(r"[()]", "", row).replace("−", "-").split()]
+    assert cells == pytest.approx(expected, abs=0.06)
     assert entropy.min() < entropy[29] - 0.05
     assert "30 steps" in remark and "%" in remark
 
