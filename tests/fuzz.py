@@ -34,6 +34,8 @@ import typer.main
 import joma
 from joma import cli
 from joma.engine.snapshots import Snapshot, load_snapshot, save_snapshot
+from joma.explore.playback import film
+from joma.page.live import LiveFolder
 from joma.store import Store, Task, open_run, read_events
 
 LONGEST = 20.0
@@ -77,7 +79,7 @@ def make_inputs(folder: Path) -> None:
     at.mkdir()
     (at / "model.safetensors.index.json").write_text(json.dumps(shards))
     safetensors.torch.save_file(weights(2.0), at / "model-00001-of-00001.safetensors")
-    for name in ("read", "report"):
+    for name in ("read", "follow", "report"):
         run = open_run(folder / name / "run", kind="watch", config={"seed": 1, "every": 10}, about={"model": "Tiny"})
         for step in range(0, 50, 10):
             run.add(step, "entropy", 2.0 - step / 50, site="layers.0.attn", kind="attention", layer=0)
@@ -171,6 +173,14 @@ def scan_series(folder: Path, rng: random.Random) -> None:
     joma.scan(folder, out=folder.parent / "scanned")
 
 
+def follow_runs(folder: Path, rng: random.Random) -> None:
+    """Show a run live, play it back, and set it next to itself."""
+    damage_folder(folder, rng)
+    LiveFolder(folder).state()
+    film(folder)
+    joma.compare([folder / "run", folder / "run"])
+
+
 def report_runs(folder: Path, rng: random.Random) -> None:
     """Write the pages of a run."""
     damage_folder(folder, rng)
@@ -208,6 +218,7 @@ def options(folder: Path, rng: random.Random) -> None:
 TARGETS: dict[str, tuple[int, Callable[[Path, random.Random], None]]] = {
     "read": (30, read_record),
     "scan": (20, scan_series),
+    "follow": (5, follow_runs),
     "snapshot": (20, load_state),
     "work": (15, find_work),
     "options": (14, options),

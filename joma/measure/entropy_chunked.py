@@ -7,12 +7,13 @@ and wait for one another whenever the machine has anything else to do.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from joma.measure.masks import PerRow, Problem, Rows
 from joma.measure.tensors import working_dtype
@@ -23,6 +24,8 @@ BLOCK_BYTES = 3 * 2**20
 """Logits of a block on a CPU: small enough for its caches, large enough for the operations that Python starts."""
 GPU_BLOCK_BYTES = 2**26  # the same on a GPU, which wants few operations
 THREADED_LOGITS = 2**22  # calls with fewer logits, some 10 ms of one core, are not worth threads of their own
+MOMENT_ROWS = 64
+"""Rows of a block of `variances`, about as many as a head is wide: then both terms of a variance cost the same."""
 HIDDEN = -1e30  # stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN
 
 Read = Callable[["_Block", Tensor, Tensor], Rows]
@@ -35,8 +38,9 @@ def chunked_rows(problem: Problem) -> Rows:
     first_key, offset, companions = problem.first_visible_key(), problem.offset, problem.companions
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
-        found = measure_logits(s, p, first_row=block.first + offset, first_key=block.start, companions=companions)
-        return found | ({"first_key_mass": _at(p, _part(first_key, block) - block.start)} if companions else {})
+        row, key = block.rows.start + offset, block.keys.start
+        found = measure_logits(s, p, first_row=row, first_key=key, companions=companions)
+        return found | ({"first_key_mass": _at(p, _part(first_key, block) - key)} if companions else {})
 
     names = ("entropy", "effective_keys", "first_key_mass", "mean_distance", "max_logit", "lse")
     rows = _gathered(problem, k, read, names if companions else names[:1])
@@ -48,34 +52,84 @@ def chunked_rows(problem: Problem) -> Rows:
     return rows
 
 
-def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tuple[PerRow, PerRow]:
+def variances(problem: Problem, counted: Bool[Tensor, "#B #H rows"] | None) -> tuple[PerRow, PerRow]:
     r"""Return the variance of each row's visible logits, and that of $\bar q\cdot k_j$ over the same keys.
 
-    $\bar q$ is the mean query of the counted rows of a sequence, scaled as the logits are.
+    $\bar q$ is the mean query of the counted rows of a sequence (None for all), scaled as the logits are.
     """
     k, _ = _centred_keys(problem)
-    q = torch.where(counted[..., None], problem.q.to(k.dtype), 0.0)
-    mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
-    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (k.shape[1], -1)), k).flatten(1, 2)
+    q = problem.q.to(k.dtype)
+    if counted is None:
+        mean = q.mean(dim=2)
+    else:
+        q = torch.where(counted[..., None], q, 0.0)
+        mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
+    of_key = (mean.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
+    is_triangle = problem.causal and problem.offset == 0 and problem.num_rows == problem.num_keys
+    others = (problem.window, problem.mask, problem.bias, problem.softcap)
+    if is_triangle and all(each is None for each in others):
+        per_group = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        num_numbers = per_group[0, ..., 0].numel() * max(MOMENT_ROWS, k.shape[-1])
+        room = max(1, GPU_BLOCK_BYTES // (k.dtype.itemsize * num_numbers))
+        parts = zip(per_group.split(room), k.flatten(0, 1).split(room), strict=True)
+        of_logits = torch.cat([_triangle_variance(*part) for part in parts]).view(problem.q.shape[:3])
+        return of_logits, _running_variance(of_key)
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         visible = s > HIDDEN / 2
-        own = of_key[block.batch, block.heads, None, block.start : block.stop].expand_as(s)
+        own = of_key[block.batch, block.heads, None, block.keys].expand_as(s)
         return {"logits": visible_variance(s, visible), "keys": visible_variance(own, visible)}
 
     found = _gathered(problem, k, read, ("logits", "keys"))
     return found["logits"], found["keys"]
 
 
+def _triangle_variance(q: Float[Tensor, "N P L D"], k: Float[Tensor, "N L D"]) -> Float[Tensor, "N P L"]:
+    r"""Return the variance of $q_i\cdot k_j$ over $j \le i$, without all of those products.
+
+    Of $n$ keys before a block of rows with mean $\mu$ and scatter $C = \sum_j (k_j - \mu)(k_j - \mu)^\top$,
+
+    $$\sum_j (q\cdot k_j - m)^2 = q^\top C q + n (q\cdot\mu - m)^2,$$
+
+    so that only products inside of a block are needed.
+    """
+    length, size = q.shape[2], min(MOMENT_ROWS, q.shape[2])
+    num_blocks = -(-length // size)
+    if missing := num_blocks * size - length:
+        q, k = (functional.pad(each, (0, 0, 0, missing)) for each in (q, k))
+    q, k = q.unflatten(2, (num_blocks, size)), k.unflatten(1, (num_blocks, size))[:, None]
+
+    def before(of_block: Tensor) -> Tensor:
+        """Sum over earlier blocks."""
+        return functional.pad(of_block.cumsum(dim=2), (0, 0, 0, 0, 1, 0))[:, :, :-1]
+
+    row = torch.arange(num_blocks * size, dtype=q.dtype, device=q.device).view(num_blocks, size)
+    num_before = row[:, :1, None]
+    centre = before(k.sum(dim=3, keepdim=True)) / num_before.clamp(min=1)
+    scatter = before(k.mT @ k) - num_before * (centre.mT @ centre)
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    s = (q @ k.mT).masked_fill_(later, 0.0)
+    of_centre = (q @ centre.mT)[..., 0]
+    mean = (s.sum(dim=-1) + num_before[..., 0] * of_centre) / (row + 1)
+    inside = s.sub_(mean[..., None]).masked_fill_(later, 0.0).square_().sum(dim=-1)
+    outside = ((q @ scatter) * q).sum(dim=-1) + num_before[..., 0] * (of_centre - mean).square()
+    return ((inside + outside) / (row + 1)).clamp(min=0).flatten(2)[..., :length]
+
+
+def _running_variance(values: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
+    """Return the variance over each position and those before it."""
+    wide = values.double()
+    sums = torch.stack((wide, wide.square())).cumsum(dim=-1)
+    mean, square = sums / torch.arange(1, values.shape[-1] + 1, dtype=wide.dtype, device=wide.device)
+    return (square - mean.square()).clamp(min=0).to(values.dtype)
+
+
 def attention_weights(problem: Problem) -> Float[Tensor, "B H rows keys"]:
     """Return the weights themselves, for a call with few rows; NaN in a row that sees no key."""
     k, _ = _centred_keys(problem)
-    batch, heads, groups = (slice(0, size) for size in (*problem.q.shape[:2], k.shape[1]))
-    last, stop = problem.num_rows, problem.num_keys
-    s = k.new_empty((*problem.q.shape[:3], stop))
-    _write_logits(
-        problem, k, _Block(batch=batch, groups=groups, heads=heads, first=0, last=last, start=0, stop=stop), s
-    )
+    s = k.new_empty((*problem.q.shape[:3], k.shape[2]))
+    batch, heads, rows, keys = (slice(0, size) for size in s.shape)
+    _write_logits(problem, k, _Block(batch, slice(0, k.shape[1]), heads, rows, keys), s)
     return s.softmax(dim=-1).masked_fill_(s.amax(dim=-1, keepdim=True) < HIDDEN / 2, torch.nan)
 
 
@@ -97,7 +151,7 @@ def _centred_keys(problem: Problem) -> tuple[Float[Tensor, "B G keys D"], Float[
     k, mean = problem.k.to(working_dtype(problem.q)) * problem.scale, None
     if problem.softcap is None:
         mean = k.mean(dim=2, keepdim=True)
-        mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
+        mean = mean.nan_to_num(0.0, 0.0, 0.0)  # a broken key must not break the others
         k -= mean
     return k, mean
 
@@ -120,7 +174,7 @@ def _gathered(problem: Problem, k: Float[Tensor, "B G keys D"], read: Read, name
             _write_logits(problem, k, block, s)
             found = read(block, s, p)
             for name, values in rows.items():
-                values[block.batch, block.heads, block.first : block.last] = found[name]
+                values[block.batch, block.heads, block.rows] = found[name]
 
     if not threaded:
         work(buffers[0])
@@ -133,23 +187,19 @@ def _gathered(problem: Problem, k: Float[Tensor, "B G keys D"], read: Read, name
     return rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Block:
-    """Rows [first, last) of some sequences and of the heads that share some keys, and the range of keys they see."""
+class _Block(NamedTuple):
+    """Rows of some sequences and of the heads that share some keys, and the range of keys they see."""
 
     batch: slice
     groups: slice
     heads: slice
-    first: int
-    last: int
-    start: int
-    stop: int
+    rows: slice
+    keys: slice
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Sequences, heads, rows and keys."""
-        parts = (self.batch, self.heads)
-        return (*(part.stop - part.start for part in parts), self.last - self.first, self.stop - self.start)
+        return tuple(cut.stop - cut.start for cut in (self.batch, self.heads, self.rows, self.keys))
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
@@ -166,7 +216,7 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
         start, stop = problem.key_range(row.start, row.stop)
         heads = slice(group.start * per_group, group.stop * per_group)
         if start < stop:
-            yield _Block(batch=batch, groups=group, heads=heads, first=row.start, last=row.stop, start=start, stop=stop)
+            yield _Block(batch, group, heads, row, slice(start, stop))
 
 
 def _cut(length: int, step: int) -> list[slice]:
@@ -178,9 +228,9 @@ def _write_logits(
     problem: Problem, k: Float[Tensor, "B G keys D"], block: _Block, s: Float[Tensor, "b h rows near"]
 ) -> None:
     """Write the logits of a block with the centred keys, hidden ones far below all others."""
-    num_rows = block.last - block.first
-    q = problem.q[block.batch, block.heads, block.first : block.last].to(k.dtype)
-    k = k[block.batch, block.groups, block.start : block.stop].flatten(0, 1)
+    start, stop, num_rows = block.keys.start, block.keys.stop, block.rows.stop - block.rows.start
+    q = problem.q[block.batch, block.heads, block.rows].to(k.dtype)
+    k = k[block.batch, block.groups, block.keys].flatten(0, 1)
     num_products = k.shape[0]  # heads of a group share their keys
     torch.bmm(q.reshape(num_products, -1, q.shape[-1]), k.mT, out=s.view(num_products, -1, s.shape[-1]))
     if problem.softcap is not None:
@@ -190,17 +240,17 @@ def _write_logits(
     if problem.mask is not None:
         s.add_(torch.where(_part(problem.mask, block), 0.0, HIDDEN))
     # Keys after a causal row or beyond a window are triangles at the ends of the key range.
-    position, window = block.first + problem.offset, problem.window
+    position, window = block.rows.start + problem.offset, problem.window
     reach = 1 if problem.causal else window
     if reach is not None:
         beyond = position + reach  # the first key that the first row does not see
-        begin = max(block.start, beyond)
-        after = s.new_full((num_rows, max(0, block.stop - begin)), HIDDEN).triu_(beyond - begin)
-        s[..., begin - block.start :].add_(after)
+        begin = max(start, beyond)
+        after = s.new_full((num_rows, max(0, stop - begin)), HIDDEN).triu_(beyond - begin)
+        s[..., begin - start :].add_(after)
     if window is not None:
-        end = max(block.start, min(block.stop, position + num_rows - window))
-        before = s.new_full((num_rows, end - block.start), HIDDEN).tril_(position - window - block.start)
-        s[..., : end - block.start].add_(before)
+        end = max(start, min(stop, position + num_rows - window))
+        before = s.new_full((num_rows, end - start), HIDDEN).tril_(position - window - start)
+        s[..., : end - start].add_(before)
 
 
 def measure_logits(
@@ -232,7 +282,7 @@ def measure_logits(
 
 def _part(tensor: Tensor, block: _Block) -> Tensor:
     """Cut a block out of a tensor that broadcasts to (B, H) or (B, H, rows, keys)."""
-    cuts = (block.batch, block.heads, slice(block.first, block.last), slice(block.start, block.stop))
+    cuts = (block.batch, block.heads, block.rows, block.keys)
     return tensor[tuple(cut if length > 1 else slice(None) for cut, length in zip(cuts, tensor.shape, strict=False))]
 
 

@@ -45,7 +45,7 @@ def split_mask(mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None) -> MaskP
     """
     if mask is None or mask.numel() == 0:
         return MaskParts()
-    mask = _with_four_axes(mask.detach())
+    mask = with_four_axes(mask.detach())
     if mask.dtype == torch.bool:
         return MaskParts(visible=mask)
     visible = mask > HIDDEN_BELOW
@@ -99,7 +99,7 @@ def read_bias(bias: Tensor | None, shape: Shape, device: torch.device) -> Float[
             f"`bias` must be floating point, got {bias.dtype}. "
             "Pass `bias.float()`, or as `mask=bias.bool()` what says which keys are visible."
         )
-    return _with_four_axes(bias.detach())
+    return with_four_axes(bias.detach())
 
 
 def read_sink(sink: Tensor | None, shape: Shape, device: torch.device) -> PerRow | None:
@@ -137,7 +137,8 @@ def _broadcastable(name: str, value: Tensor, shape: Shape, device: torch.device)
     return value
 
 
-def _with_four_axes(value: Tensor) -> Tensor:
+def with_four_axes(value: Tensor) -> Tensor:
+    """Return what broadcasts to (batch, heads, rows, keys) with an axis for each."""
     return value.reshape((1,) * (4 - value.ndim) + value.shape)
 
 
@@ -199,6 +200,8 @@ class Problem:
     def count_visible(self) -> Int[Tensor, "b h rows"]:
         """Return how many keys each row sees; axes over which nothing varies are 1."""
         position = torch.arange(self.offset, self.offset + self.num_rows, device=self.q.device)
+        if self.causal and self.window is None and self.every_row_sees_a_key:
+            return (position + 1)[None, None]
         if self.mask is not None and not self.mask_depends_on_keys_alone:
             key, counts = torch.arange(self.num_keys, device=self.q.device), []
             for row, mask in zip(position.split(ROWS_AT_ONCE), self.mask.split(ROWS_AT_ONCE, dim=2), strict=True):
@@ -235,4 +238,5 @@ class Problem:
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Keep autocast away from the products of a measurement."""
     kind = device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()

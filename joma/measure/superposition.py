@@ -28,6 +28,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import entr
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from joma.measure.tensors import finite_tensor, tensor_with_axes, varying
 
@@ -311,9 +312,7 @@ def superposed_neurons(
 
 
 def _padded(rows: Sequence[np.ndarray], padding: float | int) -> Tensor:
-    width = max(len(row) for row in rows)
-    filled = [np.pad(row, (0, width - len(row)), constant_values=padding) for row in rows]
-    return torch.from_numpy(np.stack(filled))
+    return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=padding)
 
 
 def _set_size(num_contexts: int) -> int:

@@ -186,9 +186,10 @@ def agreement_numbers(t: Measured) -> Iterator[Number]:
     """Over pairs that are seen often, free logits agree with the token-by-token part of projected ones."""
     name = "correlation of free logits with the token-by-token part"
     for factor, own in t.seeds.groupby("factor"):
-        yield paired(name, own, "agreement permuted", PERMUTED, factor, at_least=AGREEMENT)
+        yield paired(name, own, "agreement permuted", PERMUTED, factor, at_least=AGREEMENT, key=f"agree{factor:g}")
         for column, label in REPORTED.items():
-            yield Number.mean(f"correlation of {label}", own[column], setting=f"factor {factor:g}")
+            about: Settings = {"setting": f"factor {factor:g}", "key": f"{column}{factor:g}"}
+            yield Number.mean(f"correlation of {label}", own[column], **about)
 
 
 @claim("free-logits-speed", "Projected logits learn faster", source="Section 7", ours=True)
@@ -196,7 +197,7 @@ def speed_numbers(t: Measured) -> Iterator[Number]:
     """Projected logits may accelerate: they reach the lowest loss of free ones in at most half the steps."""
     name, control = "steps of projected logits over those of free ones", "free logits, another seed"
     for factor in t.config.factors:
-        yield paired(name, speeds(t, factor), "projected other", control, factor, at_most=HALF)
+        yield paired(name, speeds(t, factor), "projected other", control, factor, at_most=HALF, key=f"steps{factor:g}")
 
 
 @claim("free-logits-unseen", "Pairs that were never seen", source="Section 7", ours=True)
@@ -204,7 +205,8 @@ def unseen_numbers(t: Measured) -> Iterator[Number]:
     """Projected logits gain more at positions whose pairs of tokens were never seen in training."""
     name, control = "gain over unseen pairs minus that over seen ones", "positions permuted within deciles of frequency"
     for factor, own in t.seeds.groupby("factor"):
-        yield paired(name, own, "advantage advantage_permuted", control, factor, at_least=0.0, unit="nats")
+        limits: Settings = {"at_least": 0.0, "unit": "nats", "key": f"unseen{factor:g}"}
+        yield paired(name, own, "advantage advantage_permuted", control, factor, **limits)
         yield Number.mean("gain at all positions", own["gain"], unit="nats", setting=f"factor {factor:g}")
 
 

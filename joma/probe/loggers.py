@@ -9,21 +9,16 @@ Names are metric, site and head where there is one: "entropy/blocks.0/head 3". O
 the watch. The adapters here import their package when they are made.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from joma.errors import import_extra
+
 Logger = Callable[[int, Mapping[str, float]], object]
+EXTRA = "loggers"
 PREFIX = "joma"  # front of every name, so that all curves of joma stand together
-
-
-def _package(name: str, module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ImportError(f"{name} is not installed. Run `pip install {name}`, or leave the logger out.") from None
 
 
 def _prefixed(values: Mapping[str, float]) -> dict[str, float]:
@@ -39,7 +34,8 @@ class TensorBoard:
             raise TypeError(f"TensorBoard needs a folder or a SummaryWriter, got {type(target).__name__}.")
         self._writer = target
         if self._is_own:
-            self._writer = _package("tensorboard", "torch.utils.tensorboard").SummaryWriter(str(target))
+            import_extra("tensorboard", EXTRA)
+            self._writer = import_extra("torch.utils.tensorboard", EXTRA).SummaryWriter(str(target))
 
     def __call__(self, step: int, values: Mapping[str, float]) -> None:
         """Write one scalar for each value."""
@@ -60,7 +56,7 @@ class WandB:
     """
 
     def __init__(self, run: Any = None) -> None:
-        self._run = _package("wandb", "wandb").run if run is None else run
+        self._run = import_extra("wandb", EXTRA).run if run is None else run
         if self._run is None:
             raise ValueError("There is no active W&B run. Call `wandb.init()` first, or pass a run.")
         self._run.define_metric(f"{PREFIX}/step")
@@ -77,13 +73,13 @@ class WandB:
 
 def Trackio() -> Logger:
     """Return a logger that adds values to the run that `trackio.init` started."""
-    package = _package("trackio", "trackio")
+    package = import_extra("trackio", EXTRA)
     return lambda step, values: package.log(_prefixed(values), step=step)
 
 
 def MLflow() -> Logger:
     """Return a logger for the active run of MLflow. Characters that it refuses in names become underscores."""
-    package = _package("mlflow", "mlflow")
+    package = import_extra("mlflow", EXTRA)
 
     def log(step: int, values: Mapping[str, float]) -> None:
         plain = {re.sub(r"[^\w./ -]", "_", name): value for name, value in _prefixed(values).items()}

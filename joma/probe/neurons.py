@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from joma.errors import positive
 from joma.formatting import NO_LAYER
 from joma.measure.entropy_chunked import attention_weights
-from joma.measure.masks import Problem, added_up, split_mask, visible_logits
+from joma.measure.masks import Problem, added_up, split_mask, visible_logits, with_four_axes
 from joma.measure.superposition import Attended
 from joma.measure.tensors import tensor_with_axes, working_dtype
 from joma.probe.calls import AttentionCall
@@ -404,7 +404,7 @@ def mean_weights(call: AttentionCall, row: Int[Tensor, " B"]) -> Float[Tensor, "
         """Cut the row of each sequence out of what broadcasts to (B, H, rows, _)."""
         if given is None:
             return None
-        given = given.reshape((1,) * (4 - given.ndim) + given.shape)
+        given = with_four_axes(given)
         given = given.expand(len(row), *given.shape[1:])
         return given[batch, :, row if given.shape[2] > 1 else 0][:, :, None]
 

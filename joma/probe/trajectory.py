@@ -116,8 +116,7 @@ def _homes(d: Distances, others: Sequence[int], runs: list[list[int]]) -> list[l
 
 
 def _runs(indices: Sequence[int]) -> list[list[int]]:
-    starts = [position for position, index in enumerate(indices) if not position or indices[position - 1] != index - 1]
-    return [list(indices[start:stop]) for start, stop in zip(starts, [*starts[1:], len(indices)], strict=True)]
+    return [run.tolist() for run in np.split(np.asarray(indices), np.flatnonzero(np.diff(indices) != 1) + 1)]
 
 
 def _exchanges(d: Distances) -> list[tuple[int, int]]:

@@ -7,8 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-LENGTH = 37
-"""Not a multiple of any block size."""
+LENGTH = 37  # not a multiple of any block size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from joma.measure.superposition import Attended
 
 PATTERN_LENGTH, CONTEXT_LENGTH = 4, 12
 VOCABULARY, WIDTH = 400, 256
-BIAS = -0.3
-"""Implicit bias of Eqn 60: a neuron needs about a third of a pattern to fire."""
+BIAS = -0.3  # implicit bias of Eqn 60: a neuron needs about a third of a pattern to fire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +19,9 @@ class Made:
 
     activations: Tensor
     attended: Attended
-    topic: Tensor
-    """Pattern in each context."""
-    tokens: Tensor
-    """Tokens of each pattern."""
-    held: Tensor
-    """Patterns that each neuron was made to hold."""
+    topic: Tensor  # pattern in each context
+    tokens: Tensor  # tokens of each pattern
+    held: Tensor  # patterns that each neuron was made to hold
 
 
 def made_network(

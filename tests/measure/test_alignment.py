@@ -12,10 +12,8 @@ from scipy.stats import binom
 from joma.measure import alignment
 from joma.measure.alignment import align, peak_activation
 
-SMALL = {"num_shuffles": 20}
-"""Enough where the control is not what is tested."""
-SINGLE = 2e-6
-"""Shuffles are multiplied in single precision: a few of its units for sums of up to a hundred terms."""
+SMALL = {"num_shuffles": 20}  # enough where the control is not what is tested
+SINGLE = 2e-6  # shuffles are multiplied in single precision: a few of its units for sums of up to a hundred terms
 seeds = st.integers(0, 10**6)
 
 

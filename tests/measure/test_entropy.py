@@ -59,6 +59,21 @@ def test_moments_of_the_logits_agree_with_float64(case, padded):
     torch.testing.assert_close(found.key_bias_share.double()[steady], share[steady], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("length", [1, 5, 64, 130, 192])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_variances_of_causal_logits_agree_over_many_blocks_of_rows(length, dtype):
+    """Neighbouring queries of a group share their keys; both lie far from 0, where sums of squares lose digits."""
+    q, k = torch.randn(2, 2, 4, length, 8, generator=torch.Generator().manual_seed(0), dtype=dtype) + 3
+    k = k[:, ::2]
+    found = attention_entropy(q, k, causal=True, moments=True)
+    s = (q.double() @ k.double().repeat_interleave(2, dim=1).mT * 8**-0.5).masked_fill(
+        torch.ones(length, length).bool().triu(1), torch.nan
+    )
+    expected = (s - s.nanmean(dim=-1, keepdim=True)).square().nanmean(dim=-1)
+    tolerance = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
+    torch.testing.assert_close(found.logit_variance.double(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_without_differences_between_queries_all_of_the_logits_is_key_bias():
     q, k = torch.randn(2, 1, 2, 9, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     same = attention_entropy(q[:, :, :1].expand_as(q), k, causal=True, moments=True).key_bias_share
@@ -230,10 +245,8 @@ def test_logits_of_half_precision_are_measured_in_single(dtype):
 
 # Masks and biases.
 
-CALL = (2, 3, 4, 5)
-"""Batch, heads, rows and keys: four numbers, so that no axis passes for another."""
-SHAPES = st.lists(st.integers(1, 6), max_size=5).map(tuple)
-"""Hardly any of which broadcasts."""
+CALL = (2, 3, 4, 5)  # batch, heads, rows and keys: four numbers, so that no axis passes for another
+SHAPES = st.lists(st.integers(1, 6), max_size=5).map(tuple)  # hardly any of which broadcasts
 BROADCASTING = st.tuples(*(st.sampled_from([1, size]) for size in CALL)).flatmap(
     lambda shape: st.integers(0, 4).map(lambda first: shape[first:])
 )

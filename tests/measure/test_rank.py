@@ -39,8 +39,7 @@ def assert_exact(w: torch.Tensor) -> None:
     torch.testing.assert_close(spectral_norm(w), expected_norm, rtol=PROMISED, atol=0)
 
 
-NUM = 300
-"""Columns of the matrices below: above `SMALL`, so that they are iterated."""
+NUM = 300  # columns of the matrices below: above `SMALL`, so that they are iterated
 SPECTRA = {
     "power law": torch.arange(1, NUM + 1).double() ** -0.5,
     "uniform": torch.linspace(0.01, 1, NUM).double(),
@@ -278,6 +277,24 @@ def test_qk_norms_keep_their_digits_when_large_directions_do_not_meet():
     """Queries are loud where keys are silent; a product of Gram matrices would lose the answer 1e-6 in 1e6·1e6."""
     w_q, w_k = torch.diag(torch.tensor([1e6, 1e-6])).double(), torch.diag(torch.tensor([1e-12, 1.0])).double()
     assert spectral_norm(qk_cores(w_q, w_k, 1)).item() == pytest.approx(1e-6, rel=1e-9)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), seeds)
+def test_triangles_by_products_are_those_of_a_decomposition(width, d, seed):
+    """Heads of which some rows depend on each other, and rows of very different lengths."""
+    heads = gaussian((3, width, d), seed, torch.float64) * 10.0 ** torch.arange(0, 4 * width, 4)[:, None]
+    heads[1] = 0
+    r = rank._triangles_of_products(heads)
+    size = torch.linalg.vector_norm(heads, dim=-1)
+    error = (r.mT @ r - heads @ heads.mT).abs()
+    assert (error <= 2 * rank.RIDGE * size[:, None] * size[..., None]).all()
+
+
+def test_norms_are_both_of_a_batch_and_of_one_matrix():
+    w = gaussian((2, 3, 20, 12))
+    found = rank.norms(w)
+    assert torch.equal(found.spectral, spectral_norm(w)) and torch.equal(found.stable_rank, stable_rank(w))
+    assert found.spectral.shape == (2, 3) and rank.norms(w[0, 0]).spectral.shape == ()
 
 
 def test_a_broken_head_spoils_only_the_heads_that_use_it():

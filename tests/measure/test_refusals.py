@@ -35,8 +35,7 @@ FUNCTIONS = {
     superposed_neurons: {"activations": torch.rand(40, 2), "attended": CONTEXTS},
 }
 """Tensors that each public function takes, by the names of its arguments."""
-OTHERS = {qk_cores: {"num_heads": 2}, align: GENERATOR, superposed_neurons: GENERATOR}
-"""What else it needs."""
+OTHERS = {qk_cores: {"num_heads": 2}, align: GENERATOR, superposed_neurons: GENERATOR}  # what else it needs
 ARGUMENTS = [
     pytest.param(function, name, id=f"{function.__qualname__}-{name}")
     for function, tensors in FUNCTIONS.items()

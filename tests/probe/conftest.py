@@ -17,6 +17,16 @@ def trained(tmp_path_factory):
     return train_series(tmp_path_factory.mktemp("trained") / "run")
 
 
+@pytest.fixture
+def text(tmp_path):
+    """A file of plain text."""
+    from trained_series import TEXT  # noqa: PLC0415 (as above)
+
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT[:2000])
+    return path
+
+
 @pytest.fixture(autouse=True)
 def without_git(monkeypatch):
     """Asking git for the commit is most of the time that opening a record takes."""

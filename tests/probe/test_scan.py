@@ -19,7 +19,7 @@ from loopback_hub import REPOSITORY
 from safetensors.torch import load_file, save_file
 from states import SITES, walk
 from test_checkpoint import save_malicious
-from trained_series import STEPS, TEXT
+from trained_series import STEPS
 
 from joma import cli
 from joma.errors import UnknownNameError
@@ -229,13 +229,6 @@ def test_flagged_values_are_recorded_and_left_out_of_the_table(tmp_path):
     assert faulty.grave and set(values(faulty.folder).query("flag != ''")["step"]) == {4}
     lowest = [each.as_dict()["layers"][0]["lowest"] for each in (clean, faulty)]
     assert lowest[0] == pytest.approx(lowest[1])
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT[:1000])
-    return path
 
 
 def few(trained, tmp_path, steps=(5, 10)):

@@ -6,19 +6,11 @@ import shutil
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from trained_series import TEXT
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5Model
 
 from joma.probe import text as probe_text
 from joma.probe.findings import Fault, Flaw
 from joma.probe.text import measure_text, windows_key, windows_of
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT[:2000])
-    return path
 
 
 def test_windows_are_the_start_of_the_text(trained, text):
