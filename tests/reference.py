@@ -238,11 +238,6 @@ class PlainDecoder(nn.Module):
         own = dict(self.named_parameters())
         return torch.cat([own[part].grad for part in self._parts(name)])
 
-    def freeze(self, name: str) -> None:
-        """Keep a parameter of the decoder where it is."""
-        for part in self._parts(name):
-            self.get_parameter(part).requires_grad_(False)
-
     def _parts(self, name: str) -> list[str]:
         if ".qkv." in name:
             return [name.replace("qkv", part) for part in ("query", "key", "value")]

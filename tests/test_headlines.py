@@ -37,6 +37,22 @@ def rise(condition: str) -> pd.Series:
     return own["end"] - own["lowest"]
 
 
+def rise_of_arm(condition: str) -> pd.Series:
+    """Return the rise of each run on the cause of the rebound."""
+    return table("rebound-answer", "effects", condition=condition, metric="entropy", layer=0)["rise"]
+
+
+def raw_rise(condition: str) -> pd.Series:
+    """Return the same from the curves: the mean of the last tenth, above the lowest mean of five measurements."""
+    runs = table("rebound-answer", "curves", condition=condition, metric="entropy", layer=0).groupby("seed")
+    return runs.apply(lambda of: of["value"][of["step"] >= 18_000].mean() - _lowest(of.set_index("step")["value"]))
+
+
+def _lowest(curve: pd.Series) -> float:
+    """Return the lowest mean of five measurements between step 300, after the short first dip, and half of training."""
+    return float(curve.sort_index().rolling(5, center=True).mean().loc[300:10_000].min())
+
+
 def lowest_losses(depth: int) -> pd.Series:
     """Return the lowest loss of each run of figure 6."""
     return table(
@@ -83,6 +99,10 @@ HEADLINES: dict[tuple[str, str, str], Callable] = {
     ("figure6", "figure6-losses", "depth5"): lambda: lowest_losses(5),
     ("figure6", "figure6-rebound", "rise1"): lambda: rise("as in the paper"),
     ("rebound-controls", "rebound-ingredients", "linear_activation1"): lambda: rise("linear activation"),
+    ("rebound-answer", "rebound-answer", "base"): lambda: rise_of_arm("base"),
+    ("rebound-answer", "rebound-answer", "centred"): lambda: rise_of_arm("centred"),
+    ("rebound-answer", "rebound-answer", "mean_alone"): lambda: rise_of_arm("mean alone"),
+    ("rebound-answer", "rebound-answer", "without"): lambda: rise_of_arm("centred").values - rise_of_arm("base") / 3,
     ("embeddings", "embeddings-order", "exponent"): lambda: exponent("embeddings", "error", kind="random"),
     ("embeddings", "embeddings-dimensions", "factor"): overlap_factor,
     ("width", "width-one", "exponent"): lambda: exponent("width", "half_time", arm="size 1"),
@@ -98,3 +118,8 @@ def test_a_headline_number_follows_from_the_kept_tables(headline):
     number, values = kept(*headline), np.asarray(HEADLINES[headline](), dtype=float)
     assert (number["n"], number["df"]) == (len(values), len(values) - 1)
     assert (number["value"], number["error"]) == pytest.approx((values.mean(), stats.sem(values)), rel=1e-6)
+
+
+@pytest.mark.parametrize("condition", ["base", "centred", "mean alone"])
+def test_the_answer_on_the_rebound_does_not_hang_on_the_smoother(condition):
+    assert raw_rise(condition).mean() == pytest.approx(rise_of_arm(condition).mean(), abs=0.02)  # nats

@@ -19,6 +19,7 @@ from torch.nn.functional import cosine_similarity
 from joma.engine.config import TrainingConfig
 from joma.engine.precision import working_in
 from joma.engine.sources import Source
+from joma.formatting import ALL_HEADS, NO_LAYER
 from joma.measure.directions import spectrum
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy, logits_entropy
 from joma.measure.gram import gram_drift
@@ -45,10 +46,6 @@ RUNS_AND_MATRIX = 3
 _SEED = 2310_00535
 _LOWER = re.compile(r"blocks\.(\d+)\.mlp\.lower\.weight")
 _LAYER = re.compile(r"blocks\.(\d+)\.(attention|mlp)\.")
-
-
-NO_LAYER = -1
-ALL_HEADS = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

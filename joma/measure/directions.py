@@ -15,6 +15,8 @@ SPARE = 8  # directions that are iterated beyond those asked for: the error fall
 ROUNDS = 8  # products with WᵀW
 SEED = 20260
 SMALLEST = 1e-14  # squared lengths below this part of the largest are rounding: such a direction is dropped
+RIDGE = 1e-13
+"""Added to products of columns of length 1 before Cholesky's decomposition, above their rounding."""
 ROUNDING_UNITS = 64
 """Part of the squared norm, in units of rounding, below which what the first direction leaves is rounding."""
 
@@ -34,10 +36,10 @@ def top_directions(w: Float[Tensor, "B m n"], r: int) -> TopDirections:
     """
     num = min(r + SPARE, *w.shape[-2:])
     start = torch.randn(w.shape[-1], num, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
-    basis, _ = _orthonormal(start.to(w.device).expand(len(w), -1, -1))
-    for _ in range(ROUNDS):
-        image = w @ basis.to(w.dtype)
-        basis, _ = _orthonormal((w.mT @ image).double())
+    basis = start.to(w.device).expand(len(w), -1, -1)
+    for i in range(ROUNDS):
+        y = (w.mT @ (w @ basis.to(w.dtype))).double()
+        basis = _spread(y) if i < ROUNDS - 1 else _orthonormal(y)[0]
     _, turned = _orthonormal((w @ basis.to(w.dtype)).double())
     vectors = basis @ turned
     values = torch.linalg.vector_norm((w @ vectors.to(w.dtype)).double(), dim=1)
@@ -68,6 +70,17 @@ def spectrum(w: Float[Tensor, "B m n"], r: int) -> Spectrum:
     rest = energy - squares[:, 0]
     rest = torch.where(rest > ROUNDING_UNITS * torch.finfo(w.dtype).eps * energy, rest, torch.nan)
     return Spectrum(energy / squares[:, 0], squares.sum(1) / energy, rest / squares[:, 1:2].sum(1))
+
+
+def _spread(y: Float[Tensor, "B n k"]) -> Float[Tensor, "B n k"]:
+    """Return a basis of the columns that is orthonormal where they do not depend on each other.
+
+    By Cholesky's decomposition, for which a GPU is not waited for.
+    """
+    unit = y / torch.linalg.vector_norm(y, dim=1, keepdim=True).clamp(min=torch.finfo(y.dtype).tiny)
+    ridge = RIDGE * torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
+    lower, _ = torch.linalg.cholesky_ex(torch.baddbmm(ridge, unit.mT, unit))
+    return torch.linalg.solve_triangular(lower.mT, unit, upper=True, left=False)
 
 
 def _orthonormal(y: Float[Tensor, "B n k"]) -> tuple[Float[Tensor, "B n k"], Float[Tensor, "B k k"]]:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from joma.errors import UnknownNameError
-from joma.measure.entropy_chunked import HIDDEN, chunked_moments, chunked_rows, measure_logits, visible_variance
+from joma.measure.entropy_chunked import HIDDEN, chunked_rows, measure_logits, variances, visible_variance
 from joma.measure.masks import (
     PerRow,
     Problem,
@@ -153,10 +153,10 @@ def attention_entropy(  # noqa: PLR0913 (an attention call has that many argumen
     with in_full_precision(q.device):
         found = measure(problem)
         if moments:
-            counted = torch.ones_like(num_visible, dtype=torch.bool) if empty is None else ~empty
-            of_logits, of_keys = chunked_moments(problem, counted)
-            own, total = (torch.where(counted, x, 0.0).sum(-1, keepdim=True) for x in (of_keys, of_logits))
-            share = torch.where(total > 0, own / total, torch.nan)
+            of_logits, of_keys = variances(problem, None if empty is None else ~empty)
+            both = torch.stack((of_keys, of_logits))
+            own, total = (both if empty is None else both.masked_fill(empty, 0.0)).sum(-1, keepdim=True)
+            share = own / total.masked_fill(total <= 0, torch.nan)
     return _statistics(found, num_visible, chosen, empty, problem.sink, of_logits, share)
 
 
@@ -303,10 +303,11 @@ def _statistics(
     if sink is not None and "lse" in rows:
         companions["sink_mass"] = torch.sigmoid(sink.to(raw.dtype) - rows["lse"])
     entropy = strike(raw.clamp(min=0))
-    most = num_visible.to(entropy.dtype).log()  # 0 for one key and -inf for none: their fraction is NaN
+    most = num_visible.to(entropy.dtype).log()
+    most = most.masked_fill(num_visible <= 1, torch.nan)  # of one key or none there is no fraction
     return AttentionStatistics(
         entropy=entropy,
-        fraction=entropy / torch.where(most > 0, most, torch.nan),
+        fraction=entropy / most,
         num_visible=num_visible,
         **{name: None if values is None else strike(values) for name, values in companions.items()},
         key_bias_share=key_bias_share,

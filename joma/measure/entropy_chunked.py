@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from joma.measure.masks import PerRow, Problem, Rows
 from joma.measure.tensors import working_dtype
@@ -23,6 +24,8 @@ BLOCK_BYTES = 3 * 2**20
 """Logits of a block on a CPU: small enough for its caches, large enough for the operations that Python starts."""
 GPU_BLOCK_BYTES = 2**26  # the same on a GPU, which wants few operations
 THREADED_LOGITS = 2**22  # calls with fewer logits, some 10 ms of one core, are not worth threads of their own
+MOMENT_ROWS = 64
+"""Rows of a block of `variances`, about as many as a head is wide: then both terms of a variance cost the same."""
 HIDDEN = -1e30  # stands in for minus infinity: next to any logit it has no weight, and weight times it is 0, not NaN
 
 Read = Callable[["_Block", Tensor, Tensor], Rows]
@@ -49,15 +52,28 @@ def chunked_rows(problem: Problem) -> Rows:
     return rows
 
 
-def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tuple[PerRow, PerRow]:
+def variances(problem: Problem, counted: Bool[Tensor, "#B #H rows"] | None) -> tuple[PerRow, PerRow]:
     r"""Return the variance of each row's visible logits, and that of $\bar q\cdot k_j$ over the same keys.
 
-    $\bar q$ is the mean query of the counted rows of a sequence, scaled as the logits are.
+    $\bar q$ is the mean query of the counted rows of a sequence (None for all), scaled as the logits are.
     """
     k, _ = _centred_keys(problem)
-    q = torch.where(counted[..., None], problem.q.to(k.dtype), 0.0)
-    mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
-    of_key = torch.einsum("bghd,bgkd->bghk", mean.unflatten(1, (k.shape[1], -1)), k).flatten(1, 2)
+    q = problem.q.to(k.dtype)
+    if counted is None:
+        mean = q.mean(dim=2)
+    else:
+        q = torch.where(counted[..., None], q, 0.0)
+        mean = q.sum(dim=2) / counted.sum(dim=-1, keepdim=True).clamp(min=1)
+    of_key = (mean.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
+    is_triangle = problem.causal and problem.offset == 0 and problem.num_rows == problem.num_keys
+    others = (problem.window, problem.mask, problem.bias, problem.softcap)
+    if is_triangle and all(each is None for each in others):
+        per_group = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        num_numbers = per_group[0, ..., 0].numel() * max(MOMENT_ROWS, k.shape[-1])
+        room = max(1, GPU_BLOCK_BYTES // (k.dtype.itemsize * num_numbers))
+        parts = zip(per_group.split(room), k.flatten(0, 1).split(room), strict=True)
+        of_logits = torch.cat([_triangle_variance(*part) for part in parts]).view(problem.q.shape[:3])
+        return of_logits, _running_variance(of_key)
 
     def read(block: _Block, s: Tensor, p: Tensor) -> Rows:
         visible = s > HIDDEN / 2
@@ -66,6 +82,46 @@ def chunked_moments(problem: Problem, counted: Bool[Tensor, "#B #H rows"]) -> tu
 
     found = _gathered(problem, k, read, ("logits", "keys"))
     return found["logits"], found["keys"]
+
+
+def _triangle_variance(q: Float[Tensor, "N P L D"], k: Float[Tensor, "N L D"]) -> Float[Tensor, "N P L"]:
+    r"""Return the variance of $q_i\cdot k_j$ over $j \le i$, without all of those products.
+
+    Of $n$ keys before a block of rows with mean $\mu$ and scatter $C = \sum_j (k_j - \mu)(k_j - \mu)^\top$,
+
+    $$\sum_j (q\cdot k_j - m)^2 = q^\top C q + n (q\cdot\mu - m)^2,$$
+
+    so that only products inside of a block are needed.
+    """
+    length, size = q.shape[2], min(MOMENT_ROWS, q.shape[2])
+    num_blocks = -(-length // size)
+    if missing := num_blocks * size - length:
+        q, k = (functional.pad(each, (0, 0, 0, missing)) for each in (q, k))
+    q, k = q.unflatten(2, (num_blocks, size)), k.unflatten(1, (num_blocks, size))[:, None]
+
+    def before(of_block: Tensor) -> Tensor:
+        """Sum over earlier blocks."""
+        return functional.pad(of_block.cumsum(dim=2), (0, 0, 0, 0, 1, 0))[:, :, :-1]
+
+    row = torch.arange(num_blocks * size, dtype=q.dtype, device=q.device).view(num_blocks, size)
+    num_before = row[:, :1, None]
+    centre = before(k.sum(dim=3, keepdim=True)) / num_before.clamp(min=1)
+    scatter = before(k.mT @ k) - num_before * (centre.mT @ centre)
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    s = (q @ k.mT).masked_fill_(later, 0.0)
+    of_centre = (q @ centre.mT)[..., 0]
+    mean = (s.sum(dim=-1) + num_before[..., 0] * of_centre) / (row + 1)
+    inside = s.sub_(mean[..., None]).masked_fill_(later, 0.0).square_().sum(dim=-1)
+    outside = ((q @ scatter) * q).sum(dim=-1) + num_before[..., 0] * (of_centre - mean).square()
+    return ((inside + outside) / (row + 1)).clamp(min=0).flatten(2)[..., :length]
+
+
+def _running_variance(values: Float[Tensor, "B H L"]) -> Float[Tensor, "B H L"]:
+    """Return the variance over each position and those before it."""
+    wide = values.double()
+    sums = torch.stack((wide, wide.square())).cumsum(dim=-1)
+    mean, square = sums / torch.arange(1, values.shape[-1] + 1, dtype=wide.dtype, device=wide.device)
+    return (square - mean.square()).clamp(min=0).to(values.dtype)
 
 
 def attention_weights(problem: Problem) -> Float[Tensor, "B H rows keys"]:
@@ -95,7 +151,7 @@ def _centred_keys(problem: Problem) -> tuple[Float[Tensor, "B G keys D"], Float[
     k, mean = problem.k.to(working_dtype(problem.q)) * problem.scale, None
     if problem.softcap is None:
         mean = k.mean(dim=2, keepdim=True)
-        mean = torch.where(mean.isfinite(), mean, 0.0)  # a broken key must not break the others
+        mean = mean.nan_to_num(0.0, 0.0, 0.0)  # a broken key must not break the others
         k -= mean
     return k, mean
 

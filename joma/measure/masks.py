@@ -200,6 +200,8 @@ class Problem:
     def count_visible(self) -> Int[Tensor, "b h rows"]:
         """Return how many keys each row sees; axes over which nothing varies are 1."""
         position = torch.arange(self.offset, self.offset + self.num_rows, device=self.q.device)
+        if self.causal and self.window is None and self.every_row_sees_a_key:
+            return (position + 1)[None, None]
         if self.mask is not None and not self.mask_depends_on_keys_alone:
             key, counts = torch.arange(self.num_keys, device=self.q.device), []
             for row, mask in zip(position.split(ROWS_AT_ONCE), self.mask.split(ROWS_AT_ONCE, dim=2), strict=True):
@@ -236,4 +238,5 @@ class Problem:
 def in_full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Keep autocast away from the products of a measurement."""
     kind = device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()

@@ -48,13 +48,16 @@ SAFE_EXPONENT = 30  # matrices whose largest entry is outside 2^±this are resca
 LIVE_STEPS = 3
 """Steps of a live estimate: four products. One step would follow the norm, and miss a direction that overtakes."""
 NUM_SQUARINGS = 30  # of a Gram matrix on a GPU: leaves the top eigenvalue within 2^-30 log n, 6e-9 for 256 columns
-MANY_STEPS = 16  # steps from which on a GPU is given a copy of all matrices in one
+NORMALISE_EVERY = 5
+"""Squarings after which the trace is made 1 again: until then an eigenvalue of 1/256 falls to 2^-256, no lower."""
 ROUNDING_UNITS = 8
 """Rounding of a product with W, in units of its precision, measured up to 4096 columns; part of each live residual."""
 TINY = torch.finfo(torch.float64).tiny
 """Stands in for a length of zero where a zero vector is normalised, and leaves it zero."""
 SAFE_SQUARES = (1e-20, 1e30)
 """Squared norms between which products in float32 neither underflow nor overflow; outside, the matrix is rescaled."""
+RIDGE = 1e-13
+"""Added to products of rows of length 1 before Cholesky's decomposition: above the rounding of 256 such rows."""
 SEED = 2310_00535  # of the random start; any fixed one makes the measure a function of its input
 
 
@@ -69,6 +72,22 @@ class PowerEstimate:
     r"""$\|W^\top W x - \sigma^2 x\| / \sigma^2$, rounding included: some singular value is within that part of σ."""
 
 
+class Norms(NamedTuple):
+    """What the largest singular value of each matrix says of it, in float64."""
+
+    spectral: Float[Tensor, "*batch"]
+    stable_rank: Float[Tensor, "*batch"]
+
+
+def norms(w: Float[Tensor, "*batch m n"]) -> Norms:
+    """Return `spectral_norm` and `stable_rank` of each matrix, for the price of one of them."""
+    matrices, scale, broken = _scaled(w)
+    top = _top_eigenvalues(matrices)
+    squares = torch.linalg.vector_norm(matrices.to(working_dtype(matrices)), dim=-1).double().square().sum(dim=-1)
+    found = torch.stack((top.sqrt() * scale, squares / top))  # 0/0 is NaN: no direction stands out
+    return Norms(*found.masked_fill(broken, torch.nan).reshape(2, *w.shape[:-2]))
+
+
 def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     r"""Stable rank $\|W\|_F^2 / \|W\|_2^2$ of each matrix, to 1e-6 relative, in float64.
 
@@ -77,11 +96,7 @@ def stable_rank(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     >>> stable_rank(torch.eye(3))
     tensor(3., dtype=torch.float64)
     """
-    matrices, _, broken = _scaled(w)
-    wide = matrices.to(working_dtype(matrices))
-    squares = torch.linalg.vector_norm(wide, dim=-1).double().square().sum(dim=-1)
-    ranks = squares / _top_eigenvalues(matrices)  # 0/0 is NaN: no direction stands out
-    return ranks.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
+    return norms(w).stable_rank
 
 
 def spectral_norm(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
@@ -90,9 +105,7 @@ def spectral_norm(w: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     >>> spectral_norm(torch.diag(torch.tensor([3.0, -4.0])))
     tensor(4., dtype=torch.float64)
     """
-    matrices, scale, broken = _scaled(w)
-    norms = _top_eigenvalues(matrices).sqrt() * scale
-    return norms.masked_fill(broken, torch.nan).reshape(w.shape[:-2])
+    return norms(w).spectral
 
 
 def why_undefined(w: Float[Tensor, "m n"]) -> str:
@@ -172,7 +185,7 @@ def _matrices(w: Tensor | Sequence[Tensor]) -> tuple[list[Tensor], tuple[int, ..
 def _within_range(matrices: list[Tensor], start: Float[Tensor, "B n"], num_steps: int) -> "_Ritz":
     """Iterate in working precision, once more on rescaled matrices where squares may have left its range."""
     iterate = partial(_lanczos, max_steps=num_steps + 1)
-    products = _stacked_products if num_steps >= MANY_STEPS and start.device.type != "cpu" else _products
+    products = _stacked_products if _is_gpu(start) else _products
     top = iterate(products([m.to(working_dtype(m)) for m in matrices]), start)
     low, high = SAFE_SQUARES
     for i in (~((low < top.value) & (top.value < high))).nonzero()[:, 0].tolist():
@@ -221,8 +234,22 @@ def _triangles(w: Float[Tensor, "rows d"], width: int) -> Float[Tensor, "heads r
     """R of the QR decomposition of each head's transpose; NaN for heads whose entries are not finite."""
     heads = w.detach().double().reshape(-1, width, w.shape[1])
     broken = ~torch.isfinite(heads).flatten(1).all(dim=1)
-    r = torch.linalg.qr(heads.masked_fill(broken[:, None, None], 0.0).mT, mode="r").R
+    heads = heads.masked_fill(broken[:, None, None], 0.0)
+    r = _triangles_of_products(heads) if _is_gpu(w) else torch.linalg.qr(heads.mT, mode="r").R
     return r.masked_fill(broken[:, None, None], torch.nan)
+
+
+def _triangles_of_products(heads: Float[Tensor, "heads width d"]) -> Float[Tensor, "heads width width"]:
+    """The same R by Cholesky's decomposition of the rows' products, which a GPU does for all heads at once.
+
+    Rows of length 1, so that short ones keep their digits, and `RIDGE` against rows that depend on each other: it
+    moves no eigenvalue of RᵀR by more.
+    """
+    length = torch.linalg.vector_norm(heads, dim=-1, keepdim=True)
+    rows = heads / length.clamp(min=TINY)
+    ridge = RIDGE * torch.eye(heads.shape[1], dtype=heads.dtype, device=heads.device)
+    lower, _ = torch.linalg.cholesky_ex(torch.baddbmm(ridge, rows, rows.mT))
+    return (lower * length).mT
 
 
 class _Ritz(NamedTuple):
@@ -294,9 +321,9 @@ def _products(
 def _stacked_products(
     matrices: Sequence[Float[Tensor, "m n"]],
 ) -> Callable[[Float[Tensor, "B n"]], Float[Tensor, "B n"]]:
-    """The same from one copy of all matrices: two calls a step, and not two for each of them.
+    """The same from one copy of all matrices, for a GPU: two calls a step, and not two for each of them.
 
-    In float64, where a GPU rounds no operand.
+    In float64, where it rounds no operand.
     """
     stacked = torch.stack(list(matrices)).double()
 
@@ -308,7 +335,7 @@ def _stacked_products(
 
 def _gram_product(w: Float[Tensor, "m n"], v: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """WᵀWv in the precision of v; products of a matrix and a vector round no operand on a GPU, as those of two may."""
-    if w.dtype == v.dtype and w.device.type != "cpu":
+    if w.dtype == v.dtype and _is_gpu(w):
         return (w @ v) @ w
     total = torch.zeros_like(v)
     # Rows come in chunks that stay in the cache for both products: each is read from memory once, not twice.
@@ -339,7 +366,12 @@ def _upcast_chunks(w: Float[Tensor, "*batch m n"], dtype: torch.dtype) -> Iterat
 
 
 def _chunk_bytes(w: Tensor) -> int:
-    return CHUNK_BYTES if w.device.type == "cpu" else GPU_CHUNK_BYTES
+    return GPU_CHUNK_BYTES if _is_gpu(w) else CHUNK_BYTES
+
+
+def _is_gpu(tensor: Tensor) -> bool:
+    """Whether starting an operation on a tensor takes longer than most operations."""
+    return tensor.device.type != "cpu"
 
 
 def _scaled(
@@ -406,7 +438,7 @@ def _search(w: Float[Tensor, "m n"], start: Float[Tensor, "1 n"]) -> _Ritz:
     """
     search = partial(_lanczos, tolerance=SEARCH_RESIDUAL, check_every=CHECK_EVERY)
     m, n = w.shape
-    if w.device.type != "cpu" or n > GRAM_SIDE or m < GRAM_ASPECT * n:
+    if _is_gpu(w) or n > GRAM_SIDE or m < GRAM_ASPECT * n:
         return search(_products([w]), start, max_steps=SEARCH_STEPS)
     found = search(_products([w]), start, max_steps=EARLY_STEPS)
     if not bool(found.residual > SEARCH_RESIDUAL):
@@ -421,7 +453,7 @@ def _decomposed(w: Float[Tensor, "B m n"]) -> Float[Tensor, " B"]:
     gram = w.new_zeros((num_batch, n, n), dtype=torch.float64)
     for chunk in _upcast_chunks(w, torch.float64):
         gram += chunk.mT @ chunk
-    if gram.device.type == "cuda":  # which decomposes one matrix after another
+    if _is_gpu(gram):  # which decomposes one matrix after another
         return top_by_squaring(gram)
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0)
 
@@ -430,7 +462,7 @@ def top_by_squaring(gram: Float[Tensor, "B n n"]) -> Float[Tensor, " B"]:
     r"""Largest eigenvalue of matrices that are positive semidefinite, by products alone; float64.
 
     For a matrix $A$ of trace 1 it lies between $1/n$ and 1. So with $A_0 = G / t_0$ and $A_j = A_{j-1}^2 / t_j$, where
-    every $t_j$ makes the trace 1,
+    every fifth $t_j$ makes the trace 1 and the others are 1,
 
     $$\log \lambda = \sum_{j=0}^{k} 2^{-j} \log t_j - \delta, \qquad 0 \le \delta \le 2^{-k} \log n,$$
 
@@ -439,10 +471,11 @@ def top_by_squaring(gram: Float[Tensor, "B n n"]) -> Float[Tensor, " B"]:
     >>> top_by_squaring(torch.diag(torch.tensor([3.0, 5.0, 1.0])).double()[None])
     tensor([5.0000], dtype=torch.float64)
     """
-    logarithm, power = gram.new_zeros(len(gram)), gram
-    for j in range(NUM_SQUARINGS + 1):
-        power = torch.bmm(power, power) if j else power
+    power, logarithm = gram, gram.new_zeros(len(gram))
+    for j in range(0, NUM_SQUARINGS + 1, NORMALISE_EVERY):
         trace = power.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        power = power / trace.clamp(min=TINY)[:, None, None]
         logarithm = logarithm + trace.log() * 0.5**j
+        power = power / trace.clamp(min=TINY)[:, None, None]
+        for _ in range(NORMALISE_EVERY if j < NUM_SQUARINGS else 0):
+            power = torch.bmm(power, power)
     return logarithm.exp()  # of a zero matrix the logarithm is -inf

@@ -6,12 +6,15 @@ little to choose anything. Every network starts near there, so that alone is no 
 became uniform, and for attention that is still uniform long after the loss has fallen.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from itertools import combinations
 from math import isfinite, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
 
 from joma.formatting import ALL_HEADS, layer_name
 
@@ -250,32 +253,41 @@ def same_heads(heads: Mapping[int, tuple[MetricCurve, MetricCurve]], alarm: Alar
         alarm: thresholds.
     """
 
-    def agree(one: MetricCurve, other: MetricCurve, top: float) -> bool:
-        pairs = zip(one.values[-alarm.patience :], other.values[-alarm.patience :], strict=True)
-        return all(abs(a - b) <= alarm.same_heads * max(abs(top - a), abs(top - b)) for a, b in pairs)
+    def agree(curves: Iterable[MetricCurve], top: float) -> Bool[np.ndarray, "heads heads"]:
+        values = np.array([curve.values[-alarm.patience :] for curve in curves])
+        away = np.abs(top - values)
+        near = alarm.same_heads * np.maximum(away[:, None], away)
+        return (np.abs(values[:, None] - values) <= near).all(axis=-1)
 
-    chosen = [
-        (head, fraction, logit)
+    chosen = {
+        head: (fraction, logit)
         for head, (fraction, logit) in heads.items()
         if len(fraction.values) >= alarm.patience and fraction.values[-1] < alarm.alive
-    ]
+    }
+    if len(chosen) < 2:  # noqa: PLR2004 (a pair)
+        return ()
+    fractions, logits = zip(*chosen.values(), strict=True)
     # A fraction is compared by its distance from 1, where all heads start.
-    pairs = [(a, b) for (a, f, s), (b, g, t) in combinations(chosen, 2) if agree(f, g, 1.0) and agree(s, t, 0.0)]
-    return tuple(sorted({head for pair in pairs for head in pair}))
+    both = agree(fractions, 1.0) & agree(logits, 0.0)
+    np.fill_diagonal(both, val=False)
+    return tuple(sorted(head for head, has_twin in zip(chosen, both.any(axis=0), strict=True) if has_twin))
 
 
 def alerts_of(curves: Curves, alarm: Alarm) -> Iterator[Alert]:
     """Yield everything that is wrong at the last measurement of each curve."""
     loss = next((curve for (_, metric, _), curve in curves.items() if metric == LOSS), MetricCurve())
     found: list[tuple[AlertKind, int | None, float, dict[str, Any]]]
+    of_heads: dict[tuple[str, str], dict[int, MetricCurve]] = defaultdict(dict)
+    for (site, metric, head), curve in curves.items():
+        if head != ALL_HEADS:
+            of_heads[site, metric][head] = curve
     for (site, metric, head), curve in curves.items():
         if head != ALL_HEADS or not curve.values:
             continue
         if metric == FRACTION:
-            heads = {h: c for (s, m, h), c in curves.items() if (s, m) == (site, metric) and h != ALL_HEADS}
+            heads, logits = of_heads[site, FRACTION], of_heads[site, LOGIT]
             dead = {h: since for h, c in heads.items() if (since := became_uniform(c, alarm)) is not None}
-            logits = {h: curves[site, LOGIT, h] for h in heads if (site, LOGIT, h) in curves}
-            same = same_heads({h: (heads[h], logit) for h, logit in logits.items()}, alarm)
+            same = same_heads({h: (heads[h], logits[h]) for h in heads if h in logits}, alarm)
             uniform = became_uniform(curve, alarm)
             since_dead = max(dead.values()) if dead and uniform is None else None
             since_same = curve.steps[-alarm.patience :][0] if same else None

@@ -118,12 +118,18 @@ def measure_state(call: AttentionCall) -> dict[str, Float[Tensor, "B 1 _"]]:
     if call.state is None:
         return {}
     x = call.state.to(working_dtype(call.state))
-    counted = call.rows if call.rows is not None else torch.ones_like(x[..., 0], dtype=torch.bool)
-    norm = torch.where(counted, torch.linalg.vector_norm(x, dim=-1), torch.nan)
-    x = torch.where(counted[..., None], x, 0.0)
-    mean = x.sum(dim=1, keepdim=True) / counted.sum(dim=-1)[:, None, None]
-    apart = torch.where(counted[..., None], x - mean, 0.0)
-    spread = torch.linalg.vector_norm(apart, dim=(1, 2)) / torch.linalg.vector_norm(x, dim=(1, 2))
+    counted = call.rows
+
+    def strike(values: Tensor, by: float) -> Tensor:
+        hidden = None if counted is None else ~counted if values.ndim == counted.ndim else ~counted[..., None]
+        return values if hidden is None else values.masked_fill(hidden, by)
+
+    x = strike(x, 0.0)
+    norm = torch.linalg.vector_norm(x, dim=-1)
+    num_tokens = x.shape[1] if counted is None else counted.sum(dim=-1)[:, None, None]
+    apart = strike(x - x.sum(dim=1, keepdim=True) / num_tokens, 0.0)
+    spread = torch.linalg.vector_norm(apart, dim=(1, 2)) / torch.linalg.vector_norm(norm, dim=1)
+    norm = strike(norm, torch.nan)
     return {"state_norm": norm[:, None], "token_spread": spread[:, None, None]}
 
 

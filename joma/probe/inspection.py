@@ -168,4 +168,4 @@ def _query_key_norms(pair: QueryKey, read: Callable[[str], Tensor]) -> dict[str,
     if not query.is_floating_point() or not fits or query.shape[1] != key.shape[1]:
         return {}
     query, key = (weight.float() if weight.element_size() == 1 else weight for weight in (query, key))
-    return query_key_norms(replace(taken, query=query, key=key))
+    return query_key_norms([replace(taken, query=query, key=key)])[0]

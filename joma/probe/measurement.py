@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +27,12 @@ SHARDED = (
     "Its weights are sharded over processes, and not all of them watch it with these settings. Call `watch` after "
     "sharding, in every process, for ranks and norms."
 )
+WAITING = 2**22
+"""Numbers of rows that wait to be reduced together."""
 AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
-_JOIN: dict[str, Callable[..., Tensor]] = {"mean": torch.add, "max": torch.maximum, "min": torch.minimum}
+_FIXED = 3  # fields of a reading that may not change from call to call
 _BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
 CLEARED = (
     "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
@@ -75,7 +78,7 @@ class Measurement:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
-            with self._timing():
+            with self.timing():
                 self._on_call(call)
 
         def on_unseen(unseen: Unseen) -> None:
@@ -92,7 +95,7 @@ class Measurement:
 
     def gradients(self) -> None:
         """Measure the gradients of the lower matrices in the middle of a step."""
-        with self._timing():
+        with self.timing():
             self._measure_gradients()
 
     def seconds(self) -> float:
@@ -103,8 +106,11 @@ class Measurement:
         return sum(max(cpu, events[0].elapsed_time(events[1]) / 1e3 if events else 0.0) for cpu, events in self._timed)
 
     @contextmanager
-    def _timing(self) -> Iterator[None]:
-        """Note how long a block takes; a GPU is waited for only when that is read."""
+    def timing(self, *, after_training: bool = False) -> Iterator[None]:
+        """Note how long a block takes; a GPU is waited for only when that is read.
+
+        Of a block that begins while a GPU still works on the training's step, the time counts from the end of that.
+        """
         begun, device = time.perf_counter(), self._devices[0]
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
         if events:
@@ -114,11 +120,12 @@ class Measurement:
         finally:
             if events:
                 events[1].record(torch.cuda.current_stream(device))
-            self._timed.append((time.perf_counter() - begun, events))
+            cpu = 0.0 if events and after_training else time.perf_counter() - begun
+            self._timed.append((cpu, events))
 
     def _measure_gradients(self) -> None:
         """Measure the gradients of the lower matrices, once; say so where they are cleared."""
-        if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather():
+        if not self._measures[On.GRADIENT] or self._has_gradients or not self._can_gather:
             return
         for found in self._taken(On.GRADIENT):
             if not self._has_gradients and not bool(found[0][2].weight.any()):
@@ -132,16 +139,18 @@ class Measurement:
         """Measure gradients, matrices and the model itself."""
         self._measure_gradients()
         for on, kind in ((On.MATRIX, "mlp"), (On.EVERY_MATRIX, "weight"), (On.QUERY_KEY, "attention")):
-            if self._measures[on] and self._can_gather():
+            if self._measures[on] and self._can_gather:
                 for subjects in self._taken(on):
                     self._measure(on, kind, subjects)
         self._measure(On.MODEL, "model", [("", -1, self._model.root)])
 
+    @cached_property
     def _can_gather(self) -> bool:
-        """Whether weights can be read; say so where other processes hold some of them and do not join in."""
-        if not self._model.shards.can_gather():
+        """Whether weights can be read; where other processes hold some of them and do not join in, it is noted."""
+        can_gather = self._model.shards.can_gather()
+        if not can_gather:
             self.unseen[Unseen("", SHARDED)] = None
-        return self._model.shards.can_gather()
+        return can_gather
 
     def _taken(self, on: On) -> Iterator[list[tuple[str, int, Any]]]:
         """Take matrices out of the model, as many at once as `TOGETHER` allows: some are made when they are taken."""
@@ -190,6 +199,8 @@ class Measurement:
             found = measure.function(things) if measure.together else [measure.function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
+                if measure.draws:  # a measure of the user's, which may return what the model goes on to overwrite
+                    named = {name: v.clone() if isinstance(v, Tensor) else v for name, v in named.items()}
                 try:
                     self.readings.add(site, kind, layer, named, measure.reductions)
                 except Exception as error:
@@ -202,26 +213,34 @@ class Measurement:
                     self._apply(measure, kind, [each])
 
 
-class _Reduced(NamedTuple):
+class _Reading(NamedTuple):
     """What the calls of one site gave for one metric."""
 
     reduction: Reduction
     has_heads: bool
-    numbers: Tensor  # (2, H), on its device: the sum or extreme of each head, and how many numbers went into it
-    flags: tuple[str, ...]
+    num_heads: int
+    flags: list[str]
+    numbers: list[tuple[list[float], list[float]]]
+    """Of each call, for every head: the sum or extreme over its rows, and how many numbers went into it."""
 
 
 class Readings:
-    """Readings of one measurement by site and metric, reduced over rows; tensors stay on their devices until read."""
+    """Readings of one measurement by site and metric; tensors stay on their devices until `rows` reads all of them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, int, str], _Reduced] = {}
+        self._found: dict[tuple[str, str, int, str], _Reading] = {}
+        self._waiting: dict[tuple[Any, ...], list[tuple[_Reading, Tensor]]] = defaultdict(list)
+        """Tensors (B, H, rows) to be reduced, by reduction, shape, type and device."""
+        self._num_waiting = 0
+        self._reduced: list[tuple[list[_Reading], Tensor]] = []
 
     def add(
         self, site: str, kind: str, layer: int, found: Mapping[str, Reading], reductions: Mapping[str, Reduction]
     ) -> None:
-        """Take the readings of one call or matrix in; those of one site are reduced together."""
-        alike: dict[tuple[Any, ...], list[tuple[str, str, Tensor]]] = defaultdict(list)
+        """Take the readings of one call or matrix in; those of one site are reduced together.
+
+        Tensors are read later. Whoever goes on to overwrite one passes a copy.
+        """
         for metric, reading in found.items():
             value, flag = reading if isinstance(reading, Flagged) else (reading, "")
             tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
@@ -231,40 +250,61 @@ class Readings:
                 )
             tensor = tensor if tensor.is_floating_point() else tensor.double()
             rows = tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
-            reduction = reductions.get(metric, metric_named(metric).reduction)
-            alike[reduction, tensor.ndim > 0, rows.shape, rows.dtype, rows.device].append((metric, flag, rows))
-        for (reduction, has_heads, *_), members in alike.items():
-            # Readings of one shape are reduced together: the fewer operations, the less a GPU is kept waiting.
-            sums = _over_rows(torch.stack([rows for _, _, rows in members]), reduction)
-            for i, (metric, flag, _) in enumerate(members):
-                key, numbers = (site, kind, layer, metric), sums[:, i]
-                flags: tuple[str, ...] = (flag,) if flag else ()
-                known = self._found.get(key)
-                if known is not None:
-                    old, new = tuple(known.numbers.shape[1:]), tuple(numbers.shape[1:])
-                    if (known.has_heads, old) != (has_heads, new):
-                        raise ValueError(
-                            f"A site gave readings of shape {old} and then {new}. Its number of heads must not change."
-                        )
-                    value, count = known.numbers
-                    numbers = torch.stack((_JOIN[reduction](value, numbers[0]), count + numbers[1]))
-                    flags = known.flags + flags
-                self._found[key] = _Reduced(reduction, has_heads, numbers, flags)
+            reduction = reductions.get(metric) or metric_named(metric).reduction
+            if not rows.numel() and reduction is not Reduction.MEAN:
+                raise IndexError(f"A reading of shape {tuple(tensor.shape)} has no {reduction}.")
+            new = _Reading(reduction, tensor.ndim > 0, rows.shape[1], [], [])
+            known = self._found.setdefault((site, kind, layer, metric), new)
+            if known[:_FIXED] != new[:_FIXED]:
+                old = (known.num_heads,) if known.has_heads else ()
+                raise ValueError(
+                    f"A site gave readings of shape {old} and then {tuple(rows.shape[1:2])}. "
+                    "Its number of heads must not change."
+                )
+            known.flags.extend([flag] if flag else [])
+            self._waiting[reduction, rows.shape, rows.dtype, rows.device].append((known, rows))
+            self._num_waiting += rows.numel()
+        if self._num_waiting > WAITING:
+            self._reduce()
 
     def rows(self, *, heads: bool | Container[str]) -> Iterator[Row]:
         """Yield the value over all heads of every metric, and those of single heads, of all or some metrics."""
-        host = _to_host([each.numbers for each in self._found.values()])
-        for ((site, kind, layer, metric), each), (values, counts) in zip(self._found.items(), host, strict=True):
-            flag = "; ".join(dict.fromkeys(each.flags))
-            wanted = heads if isinstance(heads, bool) else metric in heads
-            by_head = [(head, [head]) for head in range(len(values))] if wanted and each.has_heads else []
-            for head, of in [(ALL_HEADS, range(len(values))), *by_head]:
-                count, over = sum(counts[h] for h in of), [values[h] for h in of]
-                value = math.nan
+        self._read()
+        for (site, kind, layer, metric), each in self._found.items():
+            flag, is_mean = "; ".join(dict.fromkeys(each.flags)), each.reduction is Reduction.MEAN
+            join = math.fsum if is_mean else _BEST[each.reduction]
+            values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
+            counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
+            heads_too = each.has_heads and (heads if isinstance(heads, bool) else metric in heads)
+            by_head = zip(range(each.num_heads), values, counts, strict=True) if heads_too else ()
+            for head, value, count in ((ALL_HEADS, join(values), sum(counts)), *by_head):
                 if count:
-                    is_mean = each.reduction is Reduction.MEAN
-                    value = math.fsum(over) / count if is_mean else _BEST[each.reduction](over)
-                yield Row(site, kind, layer, head, metric, value, flag or ("" if count else "nothing but NaN"))
+                    own = value / count if is_mean else value
+                    yield Row(site, kind, layer, head, metric, own, flag)
+                else:
+                    yield Row(site, kind, layer, head, metric, math.nan, flag or "nothing but NaN")
+
+    def _reduce(self) -> None:
+        """Reduce what waits, readings of one shape together: the fewer operations, the less a GPU is kept waiting."""
+        waiting, self._num_waiting = list(self._waiting.items()), 0
+        self._waiting.clear()
+        for (reduction, *_), members in waiting:
+            sums = _over_rows(torch.stack([rows for _, rows in members]), reduction)
+            self._reduced.append(([each for each, _ in members], sums.flatten(1)))
+
+    def _read(self) -> None:
+        """Bring all numbers to the host, waiting for every device once."""
+        self._reduce()
+        by_device: dict[torch.device, list[tuple[list[_Reading], Tensor]]] = defaultdict(list)
+        for members, sums in self._reduced:
+            by_device[sums.device].append((members, sums))
+        self._reduced.clear()
+        for groups in by_device.values():
+            values, counts = torch.cat([sums for _, sums in groups], dim=1).tolist()
+            end = 0
+            for each in (each for members, _ in groups for each in members):
+                start, end = end, end + each.num_heads
+                each.numbers.append((values[start:end], counts[start:end]))
 
 
 def _over_rows(values: Tensor, reduction: Reduction) -> Tensor:
@@ -277,19 +317,6 @@ def _over_rows(values: Tensor, reduction: Reduction) -> Tensor:
         reduced = extreme(values.masked_fill(missing, neutral), (1, 3)).double()
     num_rows = values.shape[1] * values.shape[3]
     return torch.stack((reduced, num_rows - missing.sum((1, 3), dtype=torch.float64)))
-
-
-def _to_host(tensors: Sequence[Tensor]) -> list[tuple[list[float], list[float]]]:
-    """Read float64 tensors (2, H) into lists, waiting for every device once."""
-    host: dict[int, tuple[list[float], list[float]]] = {}
-    for device in {tensor.device for tensor in tensors}:
-        own = [i for i, tensor in enumerate(tensors) if tensor.device == device]
-        values, counts = torch.cat([tensors[i] for i in own], dim=1).tolist()
-        end = 0
-        for i in own:
-            start, end = end, end + tensors[i].shape[1]
-            host[i] = values[start:end], counts[start:end]
-    return [host[i] for i in range(len(tensors))]
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:

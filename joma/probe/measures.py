@@ -22,8 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from joma.errors import UnknownNameError
+from joma.measure import rank
 from joma.measure.directions import overlap, top_directions
-from joma.measure.rank import SEED, power_step, qk_cores, spectral_norm, stable_rank, why_undefined
+from joma.measure.rank import SEED, power_step, qk_cores, why_undefined
 from joma.measure.tensors import working_dtype
 from joma.metrics import Reduction
 from joma.probe.calls import AttentionCall, measure_call, measure_state
@@ -38,6 +39,8 @@ COMPANIONS = (
     *("max_logit", "logit_variance", "key_bias_share"),
 )
 """What is measured of an attention call besides its entropy, where it is asked for."""
+QUERY_KEY_TOGETHER = 2**24
+"""Numbers in the query matrices whose products are decomposed at once: they are copied to float64."""
 TOP = 4  # directions of a gradient whose energy and overlap are measured
 
 
@@ -144,21 +147,19 @@ def ranks(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
     """
     found: dict[int, dict[str, Reading]] = {}
     for group in _alike(matrices).values():
-        dtype = torch.float64 if group[0][1].dtype == torch.float64 else torch.float32
-        sizes = torch.stack([torch.linalg.vector_norm(weight, dtype=dtype) for _, weight in group]).double().tolist()
-        sound = []
-        for (i, weight), size in zip(group, sizes, strict=True):
-            if 0 < size < torch.inf:
-                sound.append((i, size, weight))
+        weights = [weight for _, weight in group]
+        dtype = torch.float64 if weights[0].dtype == torch.float64 else torch.float32
+        sizes = torch.stack(torch._foreach_norm(weights, 2, dtype)).double()
+        norms = _norms(weights)  # before anything is read: a GPU may still be busy with the training's step
+        for (i, weight), size, (norm, residual) in zip(group, sizes.tolist(), norms, strict=True):
+            if not 0 < size < torch.inf:
+                why = why_undefined(weight)
+                found[i] = {
+                    "stable_rank": Flagged(torch.nan, why),
+                    "spectral_norm": Flagged(0.0 if size == 0 else torch.nan, why),
+                    "frobenius_norm": Flagged(size, why),
+                }
                 continue
-            why = why_undefined(weight)
-            found[i] = {
-                "stable_rank": Flagged(torch.nan, why),
-                "spectral_norm": Flagged(0.0 if size == 0 else torch.nan, why),
-                "frobenius_norm": Flagged(size, why),
-            }
-        norms = _norms([weight for _, _, weight in sound])
-        for (i, size, _), (norm, residual) in zip(sound, norms, strict=True):
             flag = "" if residual <= RESIDUAL else f"residual {residual:.2g} of the power iteration"
             found[i] = {
                 "stable_rank": Flagged((size / norm) ** 2, flag),
@@ -179,8 +180,6 @@ def _alike(matrices: Sequence[Matrix]) -> dict[tuple[Any, ...], list[tuple[int, 
 
 
 def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
-    if not weights:
-        return []
     start = torch.randn(weights[0].shape[1], generator=torch.Generator().manual_seed(SEED))
     first = power_step(weights, start.to(weights[0].device).expand(len(weights), -1), num_steps=FIRST_STEPS)
     found = list(zip(first.norm.tolist(), first.residual.tolist(), strict=True))
@@ -192,10 +191,22 @@ def _norms(weights: Sequence[Tensor]) -> list[tuple[float, float]]:
     return found
 
 
-def query_key_norms(matrices: QueryKeyMatrices) -> dict[str, Reading]:
-    """Spectral norm and stable rank of each head's product of query and key weights."""
-    cores = qk_cores(matrices.query, matrices.key, matrices.num_heads, matrices.num_key_heads)
-    return {"qk_spectral_norm": spectral_norm(cores), "qk_stable_rank": stable_rank(cores)}
+def query_key_norms(pairs: Sequence[QueryKeyMatrices]) -> list[dict[str, Reading]]:
+    """Spectral norm and stable rank of each head's product of query and key weights, modules of one shape together."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for i, pair in enumerate(pairs):
+        shapes = (pair.query.shape, pair.key.shape, pair.num_heads, pair.num_key_heads)
+        alike[*shapes, pair.query.dtype, pair.query.device].append(i)
+    found: dict[int, dict[str, Reading]] = {}
+    for (shape, _, num_heads, num_key_heads, *_), members in alike.items():
+        num_together = max(1, QUERY_KEY_TOGETHER // shape.numel())
+        for some in (members[i : i + num_together] for i in range(0, len(members), num_together)):
+            # Heads of several modules are heads of one: consecutive query heads share a key head in both.
+            query, key = torch.cat([pairs[i].query for i in some]), torch.cat([pairs[i].key for i in some])
+            of_heads = rank.norms(qk_cores(query, key, len(some) * num_heads, len(some) * num_key_heads))
+            for i, spectral, stable in zip(some, *(each.chunk(len(some)) for each in of_heads), strict=True):
+                found[i] = {"qk_spectral_norm": spectral, "qk_stable_rank": stable}
+    return [found[i] for i in range(len(pairs))]
 
 
 def gradient_measure() -> Function:
@@ -210,16 +221,23 @@ def gradient_measure() -> Function:
             energies = torch.linalg.vector_norm(gradients, dim=(1, 2)).double().square()
             top = top_directions(gradients, TOP)
             squares = top.values.square()
-            for (i, _), energy, square, vectors in zip(group, energies, squares, top.vectors, strict=True):
-                found[i] = {
-                    "gradient_norm": energy.sqrt(),
-                    "gradient_stable_rank": energy / square[0],
-                    "gradient_energy": square.sum() / energy,
-                }
+            named = {
+                "gradient_norm": energies.sqrt(),
+                "gradient_stable_rank": energies / squares[:, 0],
+                "gradient_energy": squares.sum(dim=1) / energies,
+            }
+            columns = zip(*(values.unbind() for values in named.values()), strict=True)
+            for (i, _), values in zip(group, columns, strict=True):
+                found[i] = dict(zip(named, values, strict=True))
+            pairs: dict[int, tuple[Tensor, Tensor]] = {}
+            for (i, _), vectors in zip(group, top.vectors, strict=True):
                 before = directions.get(matrices[i].site)
                 if before is not None and before.shape == vectors.shape and before.device == vectors.device:
-                    found[i]["gradient_overlap"] = overlap(vectors[None], before[None])[0]
+                    pairs[i] = vectors, before
                 directions[matrices[i].site] = vectors
+            overlaps = overlap(*map(torch.stack, zip(*pairs.values(), strict=True))) if pairs else ()
+            for i, value in zip(pairs, overlaps, strict=True):
+                found[i]["gradient_overlap"] = value
         return [found[i] for i in range(len(matrices))]
 
     return gradients
@@ -233,13 +251,14 @@ def update_measure() -> Function:
     starts: dict[str, Tensor] = {}
 
     def updates(matrices: Sequence[Matrix]) -> list[dict[str, Reading]]:
-        moved = []
         for matrix in matrices:
-            start = starts.setdefault(matrix.site, matrix.weight.detach().clone())
-            moved.append(replace(matrix, weight=matrix.weight - start.to(matrix.weight.device)))
+            if matrix.site not in starts:
+                starts[matrix.site] = matrix.weight.detach().clone()
+        first = [starts[matrix.site].to(matrix.weight.device) for matrix in matrices]
+        moved = torch._foreach_sub([matrix.weight for matrix in matrices], first)
         return [
             {"update_norm": found["frobenius_norm"], "update_stable_rank": found["stable_rank"]}
-            for found in ranks(moved)
+            for found in ranks([replace(matrix, weight=w) for matrix, w in zip(matrices, moved, strict=True)])
         ]
 
     return updates
@@ -254,7 +273,7 @@ BUILT_IN = {
         Measure(name="ranks", on=On.MATRIX, make=lambda: ranks, together=True),
         Measure(name="updates", on=On.MATRIX, make=update_measure, together=True, from_start=True),
         Measure(name="all_ranks", on=On.EVERY_MATRIX, make=lambda: ranks, together=True),
-        Measure(name="qk_norms", on=On.QUERY_KEY, make=lambda: query_key_norms),
+        Measure(name="qk_norms", on=On.QUERY_KEY, make=lambda: query_key_norms, together=True),
         Measure(name="gradients", on=On.GRADIENT, make=gradient_measure, together=True),
     )
 }

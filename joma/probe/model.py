@@ -167,11 +167,14 @@ class ProbedModel:
 
     def subjects(self, on: On) -> Iterator[tuple[str, Callable[[], Matrix | QueryKeyMatrices]]]:
         """Yield the site of all weights or gradients that measures look at, and a function that takes each out."""
-        layout, named = self.layout, dict(self.root.named_parameters())
-        if on is On.GRADIENT:
-            named = {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}  # type: ignore[misc]
-        # The last tensor is kept, for those that hold several matrices.
-        read = lru_cache(maxsize=1)(lambda name: full_tensor(named[name]))
+        layout = self.layout
+
+        @lru_cache(maxsize=1)  # for tensors that hold several matrices
+        def read(name: str) -> Tensor:
+            parameter = self.root.get_parameter(name)
+            tensor = parameter.grad if on is On.GRADIENT else parameter
+            assert tensor is not None
+            return full_tensor(tensor)
 
         def matrix(site: str, layer: int, take: Callable[[], Tensor]) -> Matrix:
             return Matrix(site=plain_site(site), layer=layer, weight=take())
@@ -184,18 +187,27 @@ class ProbedModel:
             )
         elif on is On.EVERY_MATRIX:
             others = {ref.name for ref in layout.lower} | layout.quantised
-            for name, parameter in named.items():
+            for name, parameter in self.root.named_parameters():
                 if parameter.ndim == 2 and name not in others:  # noqa: PLR2004 (a matrix)
                     path = module_path(name)
                     yield plain_site(path), partial(matrix, path, layout.layer_of(path), partial(read, name))
         else:
             for ref in layout.lower:
-                if on is On.MATRIX or (ref.name in named and not ref.updates):
+                if on is On.MATRIX or (not ref.updates and self._has_gradient(ref.name)):
                     yield plain_site(ref.site), partial(matrix, ref.site, ref.layer, partial(ref.take, read))
+
+    def _has_gradient(self, name: str) -> bool:
+        try:
+            return self.root.get_parameter(name).grad is not None
+        except AttributeError:  # it has been replaced since the layout was found
+            return False
 
 
 def _devices_of(model: nn.Module) -> list[torch.device]:
-    return list(dict.fromkeys(tensor.device for tensor in (*model.parameters(), *model.buffers())))
+    tensors = (
+        tensor for module in model.modules() for tensor in (*module._parameters.values(), *module._buffers.values())
+    )
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor is not None))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -105,7 +105,8 @@ def tap(
     """
     if getattr(_this_thread, "tapped", False):
         raise RuntimeError("This thread has a tap open already. Close it before opening another.")
-    compiled = None if eagerly else next((name for name, each in model.named_modules() if is_compiled(each)), None)
+    modules = dict(model.named_modules())
+    compiled = None if eagerly else next((name for name, each in modules.items() if is_compiled(each)), None)
     if compiled is not None:
         raise ValueError(
             f"Attention inside torch.compile cannot be seen, and {compiled or 'the model'!r} is compiled. "
@@ -113,11 +114,11 @@ def tap(
         )
     layout = find_layout(model) if layout is None else layout
     follows_softmax = sites is None or any(sites.values())
-    mode = _Tap(layout, on_call, on_unseen, on_error, calls.Products(model) if follows_softmax else None)
+    known = None if sites is None else {*sites, *layout.attention}
+    mode = _Tap(layout, on_call, on_unseen, on_error, calls.Products(model) if follows_softmax else None, known)
     idle: set[str] = set()
-    if sites is not None:  # modules that hold no others, and from which no call came
-        known = {*sites, *layout.attention}
-        idle = {name for name, module in model.named_modules() if not module._modules and name not in known}
+    if known is not None:  # modules that hold no others, and from which no call came
+        idle = {name for name, module in modules.items() if not module._modules and name not in known}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     _this_thread.tapped = True
     try:
@@ -126,8 +127,9 @@ def tap(
             if eagerly and "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(_interface_followed(mode.follow))
-            stack.enter_context(mode.attached(model, idle))
-            stack.enter_context(mode)
+            stack.enter_context(mode.attached(modules, idle))
+            if known is None or follows_softmax:
+                stack.enter_context(mode)
             yield
         mode.report_unseen()
     finally:
@@ -158,6 +160,7 @@ class _Frame:
     module: nn.Module
     args: tuple
     kwargs: dict[str, Any]
+    opens: bool  # whether the tap's mode is entered while it runs
     number: Iterator[int] = field(default_factory=itertools.count)  # numbers its own calls of attention
 
     @cached_property
@@ -212,10 +215,13 @@ class _Tap(TorchFunctionMode):
         on_unseen: OnUnseen,
         on_error: OnError | None,
         products: calls.Products | None,
+        known: Collection[str] | None,
     ) -> None:
         super().__init__()
         self._layout, self._products = layout, products  # without `products`, softmaxes are passed over
         self._on_call, self._on_unseen, self._on_error = on_call, on_unseen, on_error
+        self._known = known if products is None and known is not None else ()
+        """Modules inside of which alone this mode is entered; none where it is on as long as the tap is open."""
         self._thread = threading.get_ident()
         self._frames: list[_Frame] = []
         self._started: set[str] = set()
@@ -228,8 +234,7 @@ class _Tap(TorchFunctionMode):
         self._in_on_call = False
 
     @contextmanager
-    def attached(self, model: nn.Module, idle: set[str]) -> Iterator[None]:
-        modules = dict(model.named_modules())
+    def attached(self, modules: Mapping[str, nn.Module], idle: set[str]) -> Iterator[None]:
         scripted = {name for name, module in modules.items() if isinstance(module, torch.jit.ScriptModule)}
         try:
             with ExitStack() as hooks:
@@ -240,7 +245,7 @@ class _Tap(TorchFunctionMode):
                     hooks.enter_context(module.register_forward_hook(leave, always_call=True))
                 yield
         finally:
-            self._frames.clear()
+            self._drop(len(self._frames))
             if self._started:
                 self._started |= scripted - idle
 
@@ -253,14 +258,23 @@ class _Tap(TorchFunctionMode):
             if not self._frames:
                 self._runs.clear()
             self._runs[name] += 1
-            self._frames.append(_Frame(name, module, args, kwargs))
+            opens = name in self._known and not any(frame.opens for frame in self._frames)
+            self._frames.append(_Frame(name, module, args, kwargs, opens))
             self._started.add(name)
+            if opens:
+                self.__enter__()
 
     def _leave(self, name: str, module: nn.Module, args: tuple, output: Any) -> None:
         # An exception that passes through a module may leave frames of its children in the list.
-        if self._counts() and any(frame.name == name for frame in self._frames):
-            while self._frames.pop().name != name:
-                pass
+        if self._counts():
+            names = [frame.name for frame in reversed(self._frames)]
+            self._drop(names.index(name) + 1 if name in names else 0)
+
+    def _drop(self, num: int) -> None:
+        """Forget the innermost frames."""
+        for _ in range(num):
+            if self._frames.pop().opens:
+                self.__exit__(None, None, None)
 
     def _counts(self) -> bool:
         return threading.get_ident() == self._thread and not in_backward()

@@ -468,14 +468,14 @@ class Watch:
     def _measure(self, number: int, loss: SupportsFloat | None) -> list[Alert]:
         """Finish the measurement of a step, write it down and return the alarms that it sets off."""
         found = self._measurement or Measurement(self._model, self._measures, self._known_sites)
-        wait_for(self._model.devices)  # what training has still to do is not the cost of measuring
+        with found.timing(after_training=True):
+            if self._probe_batch is not None and self._looks:
+                with self._going_on():
+                    found.probe(self._probe_batch)
+            self._known_sites = found.sites
+            found.weights()
+            rows = list(found.readings.rows(heads=self._heads or WATCHED))
         begun = time.perf_counter()
-        if self._probe_batch is not None and self._looks:
-            with self._going_on():
-                found.probe(self._probe_batch)
-        self._known_sites = found.sites
-        found.weights()
-        rows = list(found.readings.rows(heads=self._heads or WATCHED))
         if self._resumed_at is not None:
             flag = f"W(0) is that of step {self._resumed_at}"
             rows = [row._replace(flag=flag) if row.metric.startswith("update_") else row for row in rows]

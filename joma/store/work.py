@@ -285,31 +285,24 @@ class Store:
         before = total - task.seconds - math.fsum(each.seconds for each in waiting)
         begun, first = monotonic(), math.nan  # the share that was reported first, which an earlier call may have done
 
-        def send(share: float | int, doing: str, slowness: float) -> None:
-            done = before + share * task.seconds
+        def report(share: float | int, doing: str) -> None:
+            nonlocal first
+            first = share if math.isnan(first) else first
+            spent, gained, slowness = monotonic() - begun, share - first, 1.0
+            if expected > 0:  # too little is done at first to say that it is fast
+                slowness = spent / gained / expected if gained >= TRUSTED_SHARE else max(1.0, spent / expected)
             self.progress(
                 WorkProgress(
                     task=task.name,
                     doing=doing,
-                    share=min(max(done / total, 0.0), 1.0) if total else share,
+                    share=min(max((before + share * task.seconds) / total, 0.0), 1.0) if total else share,
                     elapsed=monotonic() - self.started,
                     remaining=(max(1.0 - share, 0.0) * expected + later) * slowness,
                 )
             )
 
-        def report(share: float | int, doing: str) -> None:
-            nonlocal first
-            first = share if math.isnan(first) else first
-            spent, done = monotonic() - begun, share - first
-            if expected <= 0:
-                slowness = 1.0
-            elif done < TRUSTED_SHARE:  # too little is done to say that it is fast
-                slowness = max(1.0, spent / expected)
-            else:
-                slowness = spent / done / expected
-            send(share, doing, slowness)
-
-        send(0.0, "", 1.0)
+        report(0.0, "")
+        first = math.nan
         return report
 
     def _compute(self, task: Task, report: Callable[[float, str], None]) -> Artefact:

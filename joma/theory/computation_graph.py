@@ -306,18 +306,15 @@ class TwoValuedInput:
 
         Exact when x takes two values; with $E[g|\cdot] = \pm1$ it is Eqn 3.
         """
-        slope, w = self.activation.derivative, self._weights(w)
+        slope, w = self.activation.derivative, shaped(f"* {self.x_plus.size}", w=w)
         plus = np.asarray(slope(w @ self.x_plus) * self.g_plus * self.p1)
         minus = np.asarray(slope(w @ self.x_minus) * self.g_minus * (1 - self.p1))
         return plus[..., None] * self.x_plus + minus[..., None] * self.x_minus
 
     def outputs(self, w: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch 2"]:
         r"""$f_j$ for $z_\alpha = 0$ and for $z_\alpha = 1$; learning the latent means $[0, 1]$."""
-        w = self._weights(w)
+        w = shaped(f"* {self.x_plus.size}", w=w)
         return np.stack([self.activation.value(w @ self.x_minus), self.activation.value(w @ self.x_plus)], axis=-1)
-
-    def _weights(self, w: np.ndarray) -> np.ndarray:
-        return shaped(f"* {self.x_plus.size}", w=w)
 
     def linear_gap_rate(self) -> float:
         r"""Speed at which $f_j(x_+)-f_j(x_-)$ grows with a linear activation: constant, and negative for some inputs.

@@ -383,13 +383,10 @@ def critical_points(mixture: Mixture, xi: float) -> tuple[CriticalPoint, ...]:
     a_plus, a_minus = mixture.opposed_weights("Theorem 3")
     xi, x_minus = float(finite("xi", xi)), mixture.centers[1]
     needed = {
-        f"the negative cluster at the origin, got ‖x̄₋‖ = {np.linalg.norm(x_minus):.6g}. Shift the data, and ξ by v·x̄₋ "
-        "with it.": not x_minus.any(),
-        f"an activation with a kink, c₊ ≠ c₋; {mixture.activation.name!r} is linear and its field is constant. Use "
-        "Theorem 2 for linear activations.": mixture.kink != 0,
+        f"the negative cluster at the origin, got {x_minus}. Shift the data, and ξ by v·x̄₋.": not x_minus.any(),
+        f"an activation with a kink, got {mixture.activation.name!r}. Theorem 2 has linear ones.": mixture.kink != 0,
         "a₊ ≠ 0: without it no direction is singled out. Give it weight.": a_plus != 0,
-        "ξ* ≠ 0: at ξ = 0 the field depends on the direction of v alone, and its zeros are rays. Use `critical_rays`, "
-        "or another `xi`.": xi != 0,
+        "ξ* ≠ 0: at ξ = 0 the field's zeros are rays. Use `critical_rays`, or another `xi`.": xi != 0,
     }
     for need, is_met in needed.items():
         if not is_met:

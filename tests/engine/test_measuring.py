@@ -12,10 +12,11 @@ from engine.small_runs import config, pack
 from joma.engine.config import DataConfig, RunConfig, TrainingConfig
 from joma.engine.grid import Run
 from joma.engine.loop import train_pack
-from joma.engine.measuring import ALL_HEADS, measure, on_host, stable_ranks
+from joma.engine.measuring import measure, on_host, stable_ranks
 from joma.engine.plan import Pack
 from joma.engine.sources import PAPER_WINDOW, source_of
 from joma.engine.step import Stepper
+from joma.formatting import ALL_HEADS
 from joma.metrics import METRICS
 from joma.models.decoder import Decoder
 from joma.models.decoder_config import DecoderConfig

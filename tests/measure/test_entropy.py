@@ -59,6 +59,21 @@ def test_moments_of_the_logits_agree_with_float64(case, padded):
     torch.testing.assert_close(found.key_bias_share.double()[steady], share[steady], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("length", [1, 5, 64, 130, 192])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_variances_of_causal_logits_agree_over_many_blocks_of_rows(length, dtype):
+    """Neighbouring queries of a group share their keys; both lie far from 0, where sums of squares lose digits."""
+    q, k = torch.randn(2, 2, 4, length, 8, generator=torch.Generator().manual_seed(0), dtype=dtype) + 3
+    k = k[:, ::2]
+    found = attention_entropy(q, k, causal=True, moments=True)
+    s = (q.double() @ k.double().repeat_interleave(2, dim=1).mT * 8**-0.5).masked_fill(
+        torch.ones(length, length).bool().triu(1), torch.nan
+    )
+    expected = (s - s.nanmean(dim=-1, keepdim=True)).square().nanmean(dim=-1)
+    tolerance = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
+    torch.testing.assert_close(found.logit_variance.double(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_without_differences_between_queries_all_of_the_logits_is_key_bias():
     q, k = torch.randn(2, 1, 2, 9, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     same = attention_entropy(q[:, :, :1].expand_as(q), k, causal=True, moments=True).key_bias_share

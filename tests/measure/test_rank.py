@@ -279,6 +279,24 @@ def test_qk_norms_keep_their_digits_when_large_directions_do_not_meet():
     assert spectral_norm(qk_cores(w_q, w_k, 1)).item() == pytest.approx(1e-6, rel=1e-9)
 
 
+@given(st.integers(1, 6), st.integers(1, 9), seeds)
+def test_triangles_by_products_are_those_of_a_decomposition(width, d, seed):
+    """Heads of which some rows depend on each other, and rows of very different lengths."""
+    heads = gaussian((3, width, d), seed, torch.float64) * 10.0 ** torch.arange(0, 4 * width, 4)[:, None]
+    heads[1] = 0
+    r = rank._triangles_of_products(heads)
+    size = torch.linalg.vector_norm(heads, dim=-1)
+    error = (r.mT @ r - heads @ heads.mT).abs()
+    assert (error <= 2 * rank.RIDGE * size[:, None] * size[..., None]).all()
+
+
+def test_norms_are_both_of_a_batch_and_of_one_matrix():
+    w = gaussian((2, 3, 20, 12))
+    found = rank.norms(w)
+    assert torch.equal(found.spectral, spectral_norm(w)) and torch.equal(found.stable_rank, stable_rank(w))
+    assert found.spectral.shape == (2, 3) and rank.norms(w[0, 0]).spectral.shape == ()
+
+
 def test_a_broken_head_spoils_only_the_heads_that_use_it():
     w_q, w_k = gaussian((8, 6)), gaussian((4, 6), 1)
     w_k[3, 0] = torch.inf

@@ -10,7 +10,7 @@ from typing import Any
 
 from joma.store import files
 
-OPERATIONS = ("fsync", "replace", "link", "unlink", "utime")
+OPERATIONS = ("fsync", "replace", "unlink")
 
 
 def die(operation: str) -> None:

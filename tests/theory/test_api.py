@@ -171,13 +171,12 @@ def test_lists_do_what_arrays_do(call, arrays):
     assert from_arrays and flattened(call(*(array.tolist() for array in arrays))) == from_arrays
 
 
-RNG = np.random.default_rng(1)
-SHALLOW = jt.RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2))
+RING = jt.RadialProfile(dim=2, profile=lambda r: np.exp(-(((r - 3) / 0.1) ** 2) / 2))
 UNEVEN = jt.Mixture(centers=np.eye(3), weights=np.ones(3), noise=(jt.Gaussian(dim=3), *[jt.StudentT(dim=3)] * 2))
 
 
 def half_spaces(v, xi):
-    means = [jt.half_space_mean(SHALLOW, v, xi=xi, center=np.array([0.4, -0.7]), psi=psi) for psi in (jt.relu, jt.silu)]
+    means = [jt.half_space_mean(RING, v, xi=xi, center=np.array([0.4, -0.7]), psi=psi) for psi in (jt.relu, jt.silu)]
     return [part for each in means for part in (each.mass, each.mean)]
 
 
@@ -200,7 +199,8 @@ ROWS = {
 @pytest.mark.parametrize(("call", "shapes"), ROWS.values(), ids=ROWS)
 def test_one_call_takes_many(call, shapes):
     """Leading axes are carried through."""
-    arrays = [RNG.uniform(0.1, 1.0, (3, 2, *shape)) for shape in shapes]
+    rng = np.random.default_rng(1)
+    arrays = [rng.uniform(0.1, 1.0, (3, 2, *shape)) for shape in shapes]
     for place in np.ndindex(3, 2):
         one = call(*(array[place] for array in arrays))
         for together, alone in zip(call(*arrays), one, strict=True):
