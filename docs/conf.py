@@ -162,11 +162,11 @@ def recipe_table(_: list[str]) -> str:
     return markdown(
         [
             {
-                "recipe": f"`{each.name}`",
+                "recipe": f"`{name}`",
                 "what it is": each.about,
                 "grid": "; ".join(f"`{axis}` {shown(values)}" for axis, values in each.axes.items()),
             }
-            for each in RECIPES.values()
+            for name, each in RECIPES.items()
         ]
     )
 
@@ -175,7 +175,7 @@ def setting_table(_: list[str]) -> str:
     """`{settings}`: the settings in which recipes differ, a column each."""
     from joma.engine import RECIPES
 
-    flat = {each.name: {**each.base.flat(), **each.axes} for each in RECIPES.values()}
+    flat = {name: {**each.base.flat(), **each.axes} for name, each in RECIPES.items()}
     names = [name for name in next(iter(flat.values())) if len({shown(values[name]) for values in flat.values()}) > 1]
     return markdown(
         [{"setting": f"`{name}`", **{each: shown(values[name]) for each, values in flat.items()}} for name in names]

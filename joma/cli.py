@@ -192,7 +192,7 @@ def simulate(
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Solve a flow of the paper: closed form where there is one, ODE otherwise; table, CSV, PNG and a page."""
+    """Solve a flow of the paper, in closed form or as an ODE, and give a table, a CSV file, a picture and a page."""
     given = {name: value for name, value in locals().items() if value is not None}
     for name in ("preset", "as_json", "out"):
         given.pop(name, None)
@@ -273,7 +273,7 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(help="Folders of two runs or more, of watch, train or scan.")],
     as_json: Json = False,
 ) -> None:
-    """Set runs side by side: first, lowest and last value of entropy, rank, largest logit and loss."""
+    """Compare runs: first, lowest and last value of entropy, rank, largest logit and loss."""
     from joma import terminal
     from joma.probe.summary import compare, side_by_side
 
@@ -409,7 +409,7 @@ def report(
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Put everything that was recorded under folders on pages with charts, or follow a run while it is recorded."""
+    """Write pages with charts of everything recorded under a folder, or follow a training while it runs."""
     _demand_pages()
     if live:
         if out is not None or single:
@@ -451,7 +451,7 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Move sliders and see the paper's flows answer, walk through its statements, play a training back."""
+    """Open a page with sliders that move the paper's flows, its statements one by one, and a training played back."""
     _demand_pages()
     if folder is not None and not folder.is_dir():
         raise ValueError(f"There is no folder {folder}. Pass one that watch, train or scan wrote, or none.")

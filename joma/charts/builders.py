@@ -39,8 +39,8 @@ LABEL_ROOM, LETTER = 0.07, 6
 EDGE = 0.03
 """Part of the y axis by which crosses stay inside of it."""
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
-MAX_TICKS, MAX_LETTERS = 7, 40
-"""Ticks of a logarithmic axis, and letters of all names below an axis before they are slanted."""
+MAX_TICKS, MAX_LETTERS, MAX_FEET = 7, 40, 12
+"""Ticks of a log axis, letters of all names below an axis before they are slanted, points with their `n`."""
 DIGITS = 7
 """Significant digits of numbers in a spec."""
 MIN_SPAN = 0.02
@@ -210,7 +210,7 @@ def points(
         x: column of numbers or names.
         y: column of values.
         error: columns of the lower and the upper end of y, drawn where the table has them.
-        n: column of sample sizes; written at the foot where x is a name, shown by the pointer otherwise.
+        n: column of sample sizes; written at the foot where x is a name and points are few, else shown by the pointer.
         diagonal: draw the line y = x.
         options: fields of `Options`.
     """
@@ -226,7 +226,7 @@ def points(
             (left, right), (low, high) = (axis["scale"]["domain"] for axis in (x_axis, y_axis))
             ends = [{"x": each, "y": each} for each in (max(left, low), min(right, high))]
             layers.insert(0, alt.Chart(alt.Data(values=ends)).mark_line(style="guide").encode(x_axis, y_axis))
-        if n and not _is_numeric(own["x"]):
+        if n and not _is_numeric(own["x"]) and len(own) <= MAX_FEET:
             foot = alt.Chart().transform_calculate(count="'n = ' + datum.n")
             foot = foot.mark_text(baseline="bottom", dy=-2).encode(x_axis, alt.YValue("height"), text="count:N")
             layers.append(foot.encode(**offset))
@@ -590,6 +590,7 @@ def _names_axis(ours: str, table: pd.DataFrame, title: str | None, *, cells: boo
     slanted = ours == "x" and sum(len(str(each)) for each in shown) > MAX_LETTERS and not numeric
     axis = alt.Axis(title=title, values=shown, labelAngle=-35 if slanted else 0, grid=False, labelOverlap=cells)
     axis.labelExpr = TICK if numeric else alt.Undefined
+    axis.labelFlush = alt.Undefined if numeric else False  # names stay at their ticks
     return channel(f"{ours}:{'O' if numeric else 'N'}", sort=None, scale=alt.Scale(domain=names), axis=axis)
 
 

@@ -58,14 +58,16 @@ async function render(figure, width) {
   const stage = document.createElement("div");
   stage.className = "joma-stage";
   place.append(stage);
-  const config = theme();
+  const colours = theme();
+  const stacked = { layout: { top: { anchor: "start", direction: "vertical" } } };  // legends, where there is little room
+  const config = width < layout.legendRoom / 2 ? { ...colours, legend: { ...colours.legend, ...stacked } } : colours;
   const drawn = await vegaEmbed(stage, spec, {
     config,
     mode: "vega-lite",
     renderer: "canvas",
     ast: true,  // without eval, which the policy of a page may forbid
     actions: { export: true, source: false, compiled: false, editor: false },
-    tooltip: { theme: config === dark ? "dark" : "light" },  // which escapes what it shows
+    tooltip: { theme: colours === dark ? "dark" : "light" },  // which escapes what it shows
   });
   const excess = stage.querySelector("canvas").getBoundingClientRect().width - place.clientWidth;
   return { drawn, stage, excess };
@@ -76,11 +78,11 @@ async function drawNow(figure) {
   figure.width = place.clientWidth;
   if (!figure.width) return;
   let { drawn, stage, excess } = await render(figure, figure.width - (figure.excess ?? 0));
-  if (Math.abs(excess) > 2) {  // the width of axes is known only once they are drawn
+  for (let again = 0; again < 3 && Math.abs(excess) > 2; again++) {  // the width of axes is known only once they are drawn
     drawn.finalize();
     stage.remove();
     figure.excess = (figure.excess ?? 0) + excess;
-    ({ drawn, stage } = await render(figure, figure.width - figure.excess));
+    ({ drawn, stage, excess } = await render(figure, figure.width - figure.excess));
   }
   if (figure.view) {
     const before = settingsOf(figure.view.view), now = settingsOf(drawn.view);

@@ -101,7 +101,12 @@ def _experiment_page(sizes: Sizes, addresses: Mapping[str, str], root: Path) -> 
         title=first.title,
         group="Paper",
         body=Markup("").join(bodies),
-        summary=render("summary", result=first, chart=figure(headline) if headline else ""),
+        summary=render(
+            "summary",
+            result=first,
+            chart=figure(headline) if headline else "",
+            found=[(heading(each) if first.has_texts else each.title, each) for each in first.answers],
+        ),
         label=first.id,
         headline=HEADLINES.index(headline.id) + 2 if headline else 0,
     )

@@ -248,7 +248,7 @@ def _overview(run: ReportRun, effects: Sequence[CurveEffects]) -> dict[str, Any]
 
 
 def _counted(names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in Counter(names).most_common())
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).most_common())
 
 
 def _side_by_side(groups: Sequence[Group], metrics: Sequence[str]) -> Iterator[Chart]:

@@ -122,6 +122,8 @@ def code(text: str) -> Markup:
 def prose(text: str, addresses: Mapping[str, str]) -> Markup:
     r"""Return a hand-written text (headings, bold, links, code, paragraphs) as HTML, without its first heading.
 
+    Links to documents that are on none of the pages become plain text.
+
     >>> prose("# Found\n\n**We find** `x`, see [that](fig4-order.md).", {"fig4-order": "figure4.html#fig4-order"})
     Markup('<p><strong>We find</strong> <code>x</code>, see <a href="figure4.html#fig4-order">that</a>.</p>')
     """
@@ -134,7 +136,7 @@ def prose(text: str, addresses: Mapping[str, str]) -> Markup:
     for part in paragraphs:
         line = str(code(" ".join(part.split())))
         line = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", line)
-        line = re.sub(r"\[([^\]]+)\]\(([\w-]+)\.md\)", linked, line)
+        line = re.sub(r"\[([^\]]+)\]\((?:[\w.-]+/)*([\w-]+)\.md(?:#[\w-]+)?\)", linked, line)
         found.append(f"<p>{line}</p>")
     return Markup("".join(found))
 

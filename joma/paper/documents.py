@@ -18,7 +18,7 @@ from joma.charts import Chart, lines
 from joma.claims import Answer
 from joma.claims.table import markdown, number_rows, rows
 from joma.claims.text import filled, heading, named, short_answer
-from joma.paper.experiment import MODULES, experiment, select
+from joma.paper.experiment import MODULES, caption, experiment, select
 from joma.paper.language_models import PAPER
 from joma.paper.reproduce import FILE_NAME, RESULT, ExperimentResult, Reproduction, Status, charts_of
 from joma.store.files import write_text
@@ -94,6 +94,7 @@ def pages(root: Path) -> dict[Path, str]:
         made[PAGES / f"{result.id}.md"] = environment.get_template("found.md.jinja").render(
             result=result,
             presets=experiment(result.id).presets,
+            charts=[chart.model_copy(update=words_of(chart.id)) for chart in result.charts[:1]],
             title=numbered(result.title, result.id),
             answer=_with_pages(short_answer(result.id, result.answers) or "", homes),
             heading=heading,
@@ -105,6 +106,15 @@ def pages(root: Path) -> dict[Path, str]:
             tables=sorted(path.name for path in (root / RESULTS / result.id / "tables").glob("*.parquet")),
         )
     return made
+
+
+def words_of(chart: str) -> dict[str, str]:
+    """Return title and caption of a chart as they are now; a kept result has those of the day it was computed."""
+    try:
+        row = caption(chart)
+    except KeyError:  # its title is made from what was found
+        return {}
+    return {name: row[name] for name in ("title", "caption") if name in row}
 
 
 def numbered(title: str, experiment: str) -> str:

@@ -68,7 +68,7 @@ POSITIONS: dict[str, Settings] = {
 }
 ARMS = LADDER | POSITIONS
 POSITION_NAMES = {
-    BASE: "sinusoidal", CENTRED: "without their mean", MEAN: "their mean alone", NONE: "none",
+    BASE: "sinusoidal", CENTRED: "without the mean", MEAN: "the mean alone", NONE: "none",
     DISPLACED: "without a random direction",
 }  # fmt: skip
 """Arms whose curves are drawn."""
@@ -225,9 +225,14 @@ def charts(t: Measured, name: str) -> Iterator[Chart]:
     by: Settings = {"color": "what", "order": list(POSITION_NAMES.values()), "x_log": True}
     yield lines(curves, "step", "mean", marks=dips[["step", "mean"]].mean(), **by, **caption(f"{name}-curves"))
     base = float(np.mean(runs.loc[runs["arm"] == BASE, "rise"]))
-    rules = [Rule(base, "base"), Rule(NEEDED * base, "a third")]
     for what, arms in (("positions", [BASE, *POSITIONS]), ("ladder", [*LADDER])):
         own = over_seeds(runs[runs["arm"].isin(arms)], ["arm", "setting"], "rise")
+        if what == "positions":
+            own["arm"] = own["arm"].map(POSITION_NAMES)
+        rules = [
+            Rule(base, POSITION_NAMES[BASE] if what == "positions" else BASE),
+            Rule(NEEDED * base, "a third of it"),
+        ]
         if len(own) > 1:
             yield points(own, "arm", "mean", facet="setting", n="size", rules=rules, **caption(f"{name}-{what}"))
 

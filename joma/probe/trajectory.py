@@ -23,8 +23,8 @@ from jaxtyping import Float
 Distances = Float[np.ndarray, "n n"]
 DETOUR = 0.5  # τ: half of what a settled run shows, where all distances are equal
 SWAP = 0.85  # σ: a random walk shows at most 0.71 where two neighbours are swapped, and a settled run 1
-SAME, AT_END, OBTUSE = 1.05, 0.65, 0.75
-"""The same for swaps with the first or the last checkpoint, of which there is less evidence."""
+SAME, AT_END, OBTUSE, CLEAR = 1.05, 0.65, 0.75, 0.4
+"""The same for swaps with the first or the last checkpoint, of which there is less evidence unless it is clear."""
 MOST_TRIED = 40  # exchanges of which that is chosen that explains most
 _FEWEST = 3  # checkpoints that make a path
 
@@ -134,10 +134,11 @@ def _exchanges(d: Distances) -> list[tuple[int, int]]:
     ratios = np.divide(sites, old, out=np.full((n, n), np.inf), where=old > 0)
     worse = np.maximum(ratios, ratios.T)
     both = (sites + sites.T) / np.maximum(old + old.T, np.finfo(float).tiny)
-    # An end has one neighbour, whose distance may stay as it is: then the other place must gain all the more.
+    # An end has one neighbour, whose distance may stay as it is: then the other place must gain all the more. A run
+    # that leaves its start in one leap is farther from its start than from its end: both places together show it.
     is_end = np.isin(np.arange(n), (0, n - 1))
     is_at_end = is_end[:, None] | is_end
-    worse = np.where(is_at_end, np.where((worse <= SAME) & (both < AT_END), both, np.inf), worse)
+    worse = np.where(is_at_end, np.where(((worse <= SAME) & (both < AT_END)) | (both < CLEAR), both, np.inf), worse)
     for i, k, beyond in ((0, 1, 2), (n - 1, n - 2, n - 3)):
         # The second of all comes first, if it lies between the first and the third: at an obtuse angle.
         angle = (d[i, k] ** 2 + d[i, beyond] ** 2) / max(d[k, beyond] ** 2, np.finfo(float).tiny)

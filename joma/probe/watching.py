@@ -40,6 +40,7 @@ from joma.probe.structure import Unseen, by_reason, plain_site
 from joma.probe.summary import SHOWN, as_html, chart_of, layer_lines
 from joma.probe.taps import TrainingForward
 from joma.store import RunWriter, demand_writable, open_run, read, read_events
+from joma.store.tables import EVENTS, METRICS
 
 if TYPE_CHECKING:
     import pandas
@@ -570,11 +571,10 @@ class _MemoryRecord:
     def frame(self) -> "pandas.DataFrame":
         import pandas
 
-        table = pandas.DataFrame(self._rows, columns=["step", *Row._fields])
-        table = table.drop_duplicates(["step", "site", "head", "metric"], keep="last")
-        return table.sort_values(["step", "layer", "site", "head", "metric"], ignore_index=True)
+        table = pandas.DataFrame(self._rows, columns=[*METRICS.columns]).drop_duplicates([*METRICS.key], keep="last")
+        return table.sort_values([*METRICS.order], ignore_index=True)
 
     def events(self) -> "pandas.DataFrame":
         import pandas
 
-        return pandas.DataFrame(self._events, columns=["step", "site", "level", "kind", "message", "evidence"])
+        return pandas.DataFrame(self._events, columns=[*EVENTS.columns])

@@ -320,7 +320,13 @@ def with_row(x, i, row):
 WALK, NOISE = (
     make(20, np.random.default_rng(0)) for make in (random_walk, lambda n, rng: rng.normal(size=(n, DIMENSION)))
 )
+LEAP = 1 - 0.45 ** np.arange(14.0)[:, None]  # its first step is longer than all others together
 PATHS = {
+    "a start that was left in one leap, exchanged": (
+        LEAP[[12, *range(1, 12), 0, 13]],
+        {0: (None, 1, 12, None), 12: (11, 13, 0, None)},
+    ),
+    "the same in its place": (LEAP, {}),
     "weights of another run": (with_row(WALK, 7, 40 * NOISE[0]), {7: (6, 8, None, None)}),
     "settled, where every place is as good": (with_row(NOISE, 4, NOISE[15]), {4: (3, 5, 15, 15), 15: (14, 16, 4, 4)}),
     "three with one away": (np.array([[0.0], [9.0], [1.0]]), {1: (0, 2, None, None)}),
