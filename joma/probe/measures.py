@@ -232,8 +232,9 @@ def query_key_norms(pairs: Sequence[QueryKeyMatrices]) -> list[dict[str, Reading
         shapes = (pair.query.shape, pair.key.shape, pair.num_heads, pair.num_key_heads)
         alike[*shapes, pair.query.dtype, pair.query.device].append(i)
     found: dict[int, dict[str, Reading]] = {}
-    for (shape, _, num_heads, num_key_heads, *_), members in alike.items():
-        num_together = max(1, QUERY_KEY_TOGETHER // shape.numel())
+    for (shape, _, num_heads, num_key_heads, _, device), members in alike.items():
+        # A CPU decomposes one after another, and has those of one module in its cache.
+        num_together = 1 if device.type == "cpu" else max(1, QUERY_KEY_TOGETHER // shape.numel())
         for some in (members[i : i + num_together] for i in range(0, len(members), num_together)):
             # Heads of several modules are heads of one: consecutive query heads share a key head in both.
             query, key = torch.cat([pairs[i].query for i in some]), torch.cat([pairs[i].key for i in some])

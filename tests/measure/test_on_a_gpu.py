@@ -11,6 +11,7 @@ from test_entropy import assert_close
 from joma.measure.directions import overlap, top_directions
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 from joma.measure.rank import power_step, qk_cores, spectral_norm, stable_rank
+from joma.probe.measures import QueryKeyMatrices, query_key_norms
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNEL = cases(
@@ -74,6 +75,14 @@ def test_norms_of_query_key_products():
     w_q, w_k = torch.randn(2, 64, 128, generator=torch.Generator().manual_seed(0))
     found = spectral_norm(qk_cores(w_q.cuda(), w_k.cuda(), 4))
     torch.testing.assert_close(found.cpu(), spectral_norm(qk_cores(w_q, w_k, 4)))
+
+
+def test_query_key_norms_of_several_modules_are_those_of_each():
+    draw = torch.Generator().manual_seed(0)
+    pairs = [QueryKeyMatrices("", 0, *torch.randn(2, 32, 48, generator=draw).cuda(), 4, 4) for _ in range(3)]
+    for pair, found in zip(pairs, query_key_norms(pairs), strict=True):
+        for name, value in query_key_norms([pair])[0].items():
+            torch.testing.assert_close(found[name], value)
 
 
 def test_variances_of_causal_logits():
