@@ -77,8 +77,8 @@ class AttentionStatistics:
     how much of the attention is the same for every query. $\bar q$ is the mean query of a sequence. None where a model
     has built its logits itself."""
     path: Path
-    lowest_before_clamp: Float[Tensor, ""]
-    """The smallest entropy before it was clamped at 0; a tensor, so that reading it later need not wait for a GPU."""
+    lowest_before_clamp: Float[Tensor, " B"]
+    """The smallest entropy of each sequence before it was clamped at 0."""
 
 
 def attention_entropy(  # noqa: PLR0913 (an attention call has that many arguments)
@@ -312,5 +312,5 @@ def _statistics(
         **{name: None if values is None else strike(values) for name, values in companions.items()},
         key_bias_share=key_bias_share,
         path=path,
-        lowest_before_clamp=strike(raw, torch.inf).amin() if raw.numel() else entropy.new_tensor(0.0),
+        lowest_before_clamp=strike(raw, torch.inf).amin(dim=(1, 2)) if raw.numel() else entropy.new_zeros(len(raw)),
     )

@@ -388,9 +388,10 @@ def _scaled(
     broken = ~torch.isfinite(largest)
     _, exponent = torch.frexp(largest.masked_fill(broken, 1.0))
     scale = torch.where(exponent.abs() > SAFE_EXPONENT, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
-    if bool(broken.any()):
+    some_broken, some_scaled = torch.stack((broken.any(), (scale != 1.0).any())).tolist()  # a GPU is waited for once
+    if some_broken:
         flat = flat.masked_fill(broken[:, None, None], 0.0)
-    if bool((scale != 1.0).any()):
+    if some_scaled:
         # In the dtype that it had: by powers of two that is exact, and others of the batch stay as they are.
         flat = (flat.double() / scale[:, None, None]).to(flat.dtype)
     return flat, scale, broken

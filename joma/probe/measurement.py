@@ -4,7 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from joma.formatting import ALL_HEADS, NO_LAYER
 from joma.measure.masks import in_full_precision
 from joma.metrics import Reduction, metric_named
 from joma.probe.calls import AttentionCall
-from joma.probe.measures import Flagged, Measure, On, Reading, first_sequence
+from joma.probe.measures import BATCHED, Flagged, Measure, On, Reading, first_sequence, kept
 from joma.probe.model import ProbeBatch, ProbedModel, random_state_kept
 from joma.probe.structure import Unseen, plain_site
 from joma.probe.taps import Sites
@@ -33,6 +33,7 @@ AGREEMENT = 5e-3
 """How far two measurements may lie apart that differ by rounding alone: another size of batch takes other kernels."""
 _ROWS_OF_HEADS = 3  # axes of a reading for every row: batch, heads, rows
 _FIXED = 3  # fields of a reading that may not change from call to call
+_NEUTRAL = {Reduction.MEAN: 0.0, Reduction.MAX: -math.inf, Reduction.MIN: math.inf}  # in place of a missing number
 _BEST: dict[Reduction, Callable[[Sequence[float]], float]] = {Reduction.MAX: max, Reduction.MIN: min}
 CLEARED = (
     "Gradients are already cleared when `step` is called. Call it before `zero_grad`, or `watch.gradients()` after "
@@ -61,6 +62,9 @@ class Measurement:
         self.unseen: dict[Unseen, None] = {}
         self.layers: dict[str, int] = {}  # attention sites that were measured, with their layers
         self._calls: dict[str, bool] = {}
+        self._kept: dict[Measure, list[tuple[str, int, AttentionCall]]] = defaultdict(list)
+        """Copies of calls that are to be measured together."""
+        self._num_kept = 0
         self._model = model
         self._measures = {on: [each for each in measures if each.on is on] for on in On}
         self._earlier = earlier  # the `sites` of an earlier measurement, which make this one cheaper
@@ -74,7 +78,8 @@ class Measurement:
         is_missing = set(self._earlier or ()) - self._calls.keys()
         return None if is_missing or self.unseen or not self._calls else self._calls
 
-    def tap(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def tap(self) -> Iterator[None]:
         """Measure the attention calls of the training's own forward pass, while the context lasts."""
 
         def on_call(call: AttentionCall) -> None:
@@ -85,13 +90,17 @@ class Measurement:
             if unseen.site:  # a module that shows no attention is no news
                 self.unseen[unseen] = None
 
-        return self._model.tap(on_call, on_unseen=on_unseen, on_error=self._on_error, sites=self._earlier)
+        with self._model.tap(on_call, on_unseen=on_unseen, on_error=self._on_error, sites=self._earlier):
+            yield
+        with self.timing():
+            self._measure_kept()
 
     def probe(self, batch: ProbeBatch) -> None:
         """Measure attention on a probe batch, at the cost of a forward pass."""
         options = {"on_unseen": self.unseen.setdefault, "on_error": self._on_error, "sites": self._earlier}
         with self._model.tap(self._on_call, eagerly=True, **options):
             self._model.forward(batch)
+        self._measure_kept()
 
     def gradients(self) -> None:
         """Measure the gradients of the lower matrices in the middle of a step."""
@@ -175,7 +184,26 @@ class Measurement:
         self._calls[call.site] = self._calls.get(call.site, False) or call.logits is not None
         if self._model.wants(plain_site(call.site)):
             self.layers[call.label] = call.layer
-            self._measure(On.ATTENTION, "attention", [(call.label, call.layer, call)])
+            for measure in self._measures[On.ATTENTION]:
+                self._keep_or_measure(measure, call)
+
+    def _keep_or_measure(self, measure: Measure, call: AttentionCall) -> None:
+        """Keep a copy of a call that is measured together with others: a GPU wants few operations."""
+        call = first_sequence(call) if measure.first_sequence else call
+        copy = kept(call) if measure.together else None
+        if copy is None:
+            self._measure_by(measure, "attention", [(call.label, call.layer, call)])
+            return
+        self._kept[measure].append((call.label, call.layer, copy))
+        self._num_kept += sum(tensor.numel() for name in BATCHED if (tensor := getattr(copy, name)) is not None)
+        if self._num_kept > TOGETHER:
+            self._measure_kept()
+
+    def _measure_kept(self) -> None:
+        calls, self._num_kept = list(self._kept.items()), 0
+        self._kept.clear()
+        for measure, subjects in calls:
+            self._measure_by(measure, "attention", subjects)
 
     def _on_error(self, call: AttentionCall, error: Exception) -> None:
         self.failures.append((plain_site(call.site), error))
@@ -183,19 +211,22 @@ class Measurement:
     def _measure(self, on: On, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Measure subjects (site, layer, subject) without gradients, autocast and traces in the random states."""
         for measure in self._measures[on]:
-            with ExitStack() as stack:
-                stack.enter_context(torch.no_grad())
-                if measure.draws:
-                    stack.enter_context(random_state_kept(self._devices))
-                for device in self._devices:
-                    stack.enter_context(in_full_precision(device))
-                for group in [subjects] if measure.together else [[each] for each in subjects]:
-                    self._apply(measure, kind, group)
+            self._measure_by(measure, kind, subjects)
+
+    def _measure_by(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if measure.draws:
+                stack.enter_context(random_state_kept(self._devices))
+            for device in self._devices:
+                stack.enter_context(in_full_precision(device))
+            for group in [subjects] if measure.together else [[each] for each in subjects]:
+                self._apply(measure, kind, group)
 
     def _apply(self, measure: Measure, kind: str, subjects: list[tuple[str, int, Any]]) -> None:
         """Keep what a measure finds; of subjects measured together, those that fail do not spoil the others."""
         try:
-            things = [first_sequence(each) if measure.first_sequence else each for _, _, each in subjects]
+            things = [each for _, _, each in subjects]
             found = measure.function(things) if measure.together else [measure.function(*things)]
             for (site, layer, _), each in list(zip(subjects, found, strict=True)):
                 named = each if isinstance(each, Mapping) else {measure.name: each}
@@ -243,27 +274,24 @@ class Readings:
         """
         for metric, reading in found.items():
             value, flag = reading if isinstance(reading, Flagged) else (reading, "")
-            tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
-            if tensor.ndim not in (0, 1, _ROWS_OF_HEADS):
-                raise ValueError(
-                    f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(tensor.shape)}."
-                )
-            tensor = tensor if tensor.is_floating_point() else tensor.double()
-            rows = tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
             reduction = reductions.get(metric) or metric_named(metric).reduction
-            if not rows.numel() and reduction is not Reduction.MEAN:
-                raise IndexError(f"A reading of shape {tuple(tensor.shape)} has no {reduction}.")
-            new = _Reading(reduction, tensor.ndim > 0, rows.shape[1], [], [])
+            rows = _as_rows(value, reduction) if isinstance(value, Tensor) else None
+            has_heads, num_heads = isinstance(value, Tensor) and value.ndim > 0, 1 if rows is None else rows.shape[1]
+            new = _Reading(reduction, has_heads, num_heads, [], [])
             known = self._found.setdefault((site, kind, layer, metric), new)
             if known[:_FIXED] != new[:_FIXED]:
                 old = (known.num_heads,) if known.has_heads else ()
                 raise ValueError(
-                    f"A site gave readings of shape {old} and then {tuple(rows.shape[1:2])}. "
-                    "Its number of heads must not change."
+                    f"A site gave readings of shape {old} and then {(num_heads,)}. Its number of heads must not change."
                 )
             known.flags.extend([flag] if flag else [])
-            self._waiting[reduction, rows.shape, rows.dtype, rows.device].append((known, rows))
-            self._num_waiting += rows.numel()
+            if rows is None:
+                number = float(value)
+                missing = math.isnan(number)
+                known.numbers.append(([_NEUTRAL[reduction] if missing else number], [float(not missing)]))
+            else:
+                self._waiting[reduction, rows.shape, rows.dtype, rows.device].append((known, rows))
+                self._num_waiting += rows.numel()
         if self._num_waiting > WAITING:
             self._reduce()
 
@@ -273,8 +301,10 @@ class Readings:
         for (site, kind, layer, metric), each in self._found.items():
             flag, is_mean = "; ".join(dict.fromkeys(each.flags)), each.reduction is Reduction.MEAN
             join = math.fsum if is_mean else _BEST[each.reduction]
-            values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
-            counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
+            values, counts = each.numbers[0]
+            if len(each.numbers) > 1:  # calls of one site, head by head
+                values = [join(of_head) for of_head in zip(*(values for values, _ in each.numbers), strict=True)]
+                counts = [sum(of_head) for of_head in zip(*(counts for _, counts in each.numbers), strict=True)]
             heads_too = each.has_heads and (heads if isinstance(heads, bool) else metric in heads)
             by_head = zip(range(each.num_heads), values, counts, strict=True) if heads_too else ()
             for head, value, count in ((ALL_HEADS, join(values), sum(counts)), *by_head):
@@ -307,14 +337,26 @@ class Readings:
                 each.numbers.append((values[start:end], counts[start:end]))
 
 
+def _as_rows(tensor: Tensor, reduction: Reduction) -> Tensor:
+    """Give a reading the axes batch, heads and rows, refusing what has others."""
+    if tensor.ndim not in (0, 1, _ROWS_OF_HEADS):
+        raise ValueError(
+            f"A reading must be a number or a tensor (B, H, rows), (H) or (), got shape {tuple(tensor.shape)}."
+        )
+    if not tensor.numel() and reduction is not Reduction.MEAN:
+        raise IndexError(f"A reading of shape {tuple(tensor.shape)} has no {reduction}.")
+    tensor = tensor.detach() if tensor.is_floating_point() else tensor.detach().double()
+    return tensor if tensor.ndim == _ROWS_OF_HEADS else tensor.reshape(1, -1, 1)
+
+
 def _over_rows(values: Tensor, reduction: Reduction) -> Tensor:
     """Reduce metrics (M, B, H, rows) over batch and rows to (2, M, H): sum or extreme, and the count in it."""
     missing = values.isnan()
     if reduction is Reduction.MEAN:
         reduced = values.nansum((1, 3), dtype=torch.float64)
     else:
-        extreme, neutral = (torch.amax, -math.inf) if reduction is Reduction.MAX else (torch.amin, math.inf)
-        reduced = extreme(values.masked_fill(missing, neutral), (1, 3)).double()
+        extreme = torch.amax if reduction is Reduction.MAX else torch.amin
+        reduced = extreme(values.masked_fill(missing, _NEUTRAL[reduction]), (1, 3)).double()
     num_rows = values.shape[1] * values.shape[3]
     return torch.stack((reduced, num_rows - missing.sum((1, 3), dtype=torch.float64)))
 

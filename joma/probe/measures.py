@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ FIRST_STEPS = 12  # products for every matrix; weights of trained networks need 
 MORE_STEPS = 32  # more, where the residual says so: random weights, of which many directions are equally large
 RESIDUAL = 0.02
 """Where to stop, and where a rank is no longer to be trusted: the spectral norm may be off by that fraction."""
+BATCHED = ("q", "k", "state")  # tensors of a call that have the batch as their first axis, and are all it has
 COMPANIONS = (
     *("effective_keys", "first_key_mass", "sink_mass", "mean_distance"),
     *("max_logit", "logit_variance", "key_bias_share"),
@@ -115,17 +116,50 @@ class Measure:
         return self.make()
 
 
-def entropy(call: AttentionCall, *, moments: bool = False) -> dict[str, Reading]:
-    """Entropy and its companions, by the names that they have in the record."""
-    stats = measure_call(call, moments=moments)
-    named = {"entropy": stats.entropy, "entropy_fraction": stats.fraction}
-    named["entropy_lowest_before_clamp"] = stats.lowest_before_clamp
-    return named | {name: value for name in COMPANIONS if (value := getattr(stats, name)) is not None}
+def attention(call: AttentionCall, *, moments: bool = True) -> dict[str, Reading]:
+    """Entropy, its companions and, if wanted, the moments of the logits and the states of the layer."""
+    return attentions([call], moments=moments)[0]
 
 
-def full_attention(call: AttentionCall) -> dict[str, Reading]:
-    """Entropy, its companions, the moments of the logits and the states of the layer."""
-    return entropy(call, moments=True) | measure_state(call)
+def attentions(calls: Sequence[AttentionCall], *, moments: bool = True) -> list[dict[str, Reading]]:
+    """Measure calls by the names that the record has; those that are alike are sequences of one batch."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for i, call in enumerate(calls):
+        alike[_batch_key(call) or (i,)].append(i)
+    found: dict[int, dict[str, Reading]] = {}
+    for members in alike.values():
+        joined = calls[members[0]]
+        if len(members) > 1:
+            own = {name: [getattr(calls[i], name) for i in members] for name in BATCHED}
+            cat: dict[str, Any] = {name: torch.cat(each) for name, each in own.items() if each[0] is not None}
+            joined = replace(joined, **cat)
+        stats = measure_call(joined, moments=moments)
+        named = {"entropy": stats.entropy, "entropy_fraction": stats.fraction}
+        named |= {name: value for name in COMPANIONS if (value := getattr(stats, name)) is not None}
+        named |= measure_state(joined) if moments else {}
+        parts = {name: value.chunk(len(members)) for name, value in named.items()}
+        parts["entropy_lowest_before_clamp"] = stats.lowest_before_clamp.view(len(members), -1).amin(dim=1).unbind()
+        found |= {i: {name: part[n] for name, part in parts.items()} for n, i in enumerate(members)}
+    return [found[i] for i in range(len(calls))]
+
+
+def _batch_key(call: AttentionCall) -> tuple[Any, ...] | None:
+    """Return what calls have in common that can be one batch; None for a call that has tensors of its own kind."""
+    own = (call.logits, call.mask, call.bias, call.rows, call.sink)
+    if call.q is None or call.k is None or any(tensor is not None for tensor in own):
+        return None
+    state = None if call.state is None else (call.state.shape, call.state.dtype)
+    numbers = (call.scale, call.causal, call.softcap, call.window, call.offset)
+    return (call.q.shape, call.k.shape, call.q.dtype, call.k.dtype, call.device, state, *numbers)
+
+
+def kept(call: AttentionCall) -> AttentionCall | None:
+    """Return a copy that can be measured when the model has gone on, with others; None for what is no batch of such."""
+    if _batch_key(call) is None:
+        return None
+    tensors = {name: getattr(call, name) for name in BATCHED}
+    copies: dict[str, Any] = {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None}
+    return replace(call, **copies)
 
 
 def first_sequence(call: AttentionCall) -> AttentionCall:
@@ -267,9 +301,15 @@ def update_measure() -> Function:
 BUILT_IN = {
     measure.name: measure
     for measure in (
-        Measure(name="entropy", on=On.ATTENTION, make=lambda: entropy, first_sequence=True),
-        Measure(name="first_attention", on=On.ATTENTION, make=lambda: full_attention, first_sequence=True),
-        Measure(name="attention", on=On.ATTENTION, make=lambda: full_attention),
+        Measure(
+            name="entropy",
+            on=On.ATTENTION,
+            make=lambda: partial(attentions, moments=False),
+            together=True,
+            first_sequence=True,
+        ),
+        Measure(name="first_attention", on=On.ATTENTION, make=lambda: attentions, together=True, first_sequence=True),
+        Measure(name="attention", on=On.ATTENTION, make=lambda: attentions, together=True),
         Measure(name="ranks", on=On.MATRIX, make=lambda: ranks, together=True),
         Measure(name="updates", on=On.MATRIX, make=update_measure, together=True, from_start=True),
         Measure(name="all_ranks", on=On.EVERY_MATRIX, make=lambda: ranks, together=True),

@@ -289,8 +289,8 @@ class _Tap(TorchFunctionMode):
             with self:
                 return _undispatched(func)(*args, **kwargs)
         result = func(*args, **kwargs)
-        if self._frames:
-            name = getattr(func, "__name__", "").partition(".")[0]
+        name = getattr(func, "__name__", "").partition(".")[0]
+        if self._frames and (self._products is not None or name == "scaled_dot_product_attention"):
             heads = partial(head_count, self._frames[-1].module)
             if name == "scaled_dot_product_attention":
                 self._report(lambda: calls.sdpa_fields(*args, **kwargs, num_heads=heads()))

@@ -17,7 +17,7 @@ from joma.errors import import_extra, positive
 from joma.formatting import counted
 from joma.probe.findings import Fault, Flaw, first_sentence, some
 from joma.probe.measurement import Readings, Row
-from joma.probe.measures import full_attention
+from joma.probe.measures import attention
 from joma.probe.structure import Unseen
 from joma.probe.taps import tap
 
@@ -105,7 +105,7 @@ def measure_text(
         torch.no_grad(),
         tap(
             model,
-            lambda call: readings.add(call.label, "attention", call.layer, full_attention(call), {}),
+            lambda call: readings.add(call.label, "attention", call.layer, attention(call), {}),
             on_unseen=unseen.append,
         ),
     ):

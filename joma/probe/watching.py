@@ -496,8 +496,10 @@ class Watch:
     def _write(self, number: int, rows: Sequence[Row], found: Measurement) -> None:
         """Record values, what failed and what was not seen, and pass the values on to the loggers."""
         for row in rows:
-            with self._going_on():  # writing earlier rows may fail: these are kept
+            try:
                 self._record.add(number, **row._asdict())
+            except Exception as failure:  # writing earlier rows may fail: these are kept
+                self._failed(failure)
         for site, error in found.failures:
             self._failed(error, site)
         if found.layers and not self._ran:

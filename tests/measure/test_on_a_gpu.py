@@ -8,6 +8,7 @@ from attention_cases import cases
 from hypothesis import given, settings
 from test_entropy import assert_close
 
+from joma.measure.directions import overlap, top_directions
 from joma.measure.entropy import AttentionStatistics, Path, attention_entropy
 from joma.measure.rank import power_step, qk_cores, spectral_norm, stable_rank
 
@@ -73,3 +74,17 @@ def test_norms_of_query_key_products():
     w_q, w_k = torch.randn(2, 64, 128, generator=torch.Generator().manual_seed(0))
     found = spectral_norm(qk_cores(w_q.cuda(), w_k.cuda(), 4))
     torch.testing.assert_close(found.cpu(), spectral_norm(qk_cores(w_q, w_k, 4)))
+
+
+def test_variances_of_causal_logits():
+    q, k = torch.randn(2, 2, 4, 200, 64, generator=torch.Generator().manual_seed(0))
+    here, there = (attention_entropy(a, b, causal=True, moments=True) for a, b in ((q, k), (q.cuda(), k.cuda())))
+    torch.testing.assert_close(there.logit_variance.cpu(), here.logit_variance, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(there.key_bias_share.cpu(), here.key_bias_share, rtol=1e-3, atol=1e-5)
+
+
+def test_directions_of_a_gradient():
+    w = torch.randn(3, 96, 64, generator=torch.Generator().manual_seed(0)) @ torch.diag(0.8 ** torch.arange(64))
+    here, there = top_directions(w, 4), top_directions(w.cuda(), 4)
+    torch.testing.assert_close(there.values.cpu(), here.values, rtol=1e-5, atol=0)
+    torch.testing.assert_close(overlap(there.vectors.cpu(), here.vectors), torch.ones(3).double(), rtol=1e-5, atol=0)

@@ -11,8 +11,19 @@ from torch import nn
 
 from joma.measure.rank import stable_rank
 from joma.metrics import Reduction
+from joma.probe.calls import AttentionCall
 from joma.probe.measurement import Readings, first_sequence_if_enough
-from joma.probe.measures import BUILT_IN, Flagged, Matrix, forget_measure, measures_of, ranks, register_measure
+from joma.probe.measures import (
+    BUILT_IN,
+    Flagged,
+    Matrix,
+    attentions,
+    forget_measure,
+    kept,
+    measures_of,
+    ranks,
+    register_measure,
+)
 from joma.probe.model import ProbedModel, fixed_batch
 from joma.probe.watching import watch
 
@@ -281,3 +292,24 @@ def test_the_first_sequence_is_enough_for_the_cheap_preset(family):
 def test_the_batch_stays_whole_where_one_sequence_would_not_do(model, batch, measures):
     fixed = fixed_batch(batch)
     assert first_sequence_if_enough(specimen_of(model), measures_of(measures), fixed) is fixed
+
+
+def test_calls_measured_together_are_those_measured_alone():
+    """Two alike, one of another length, one with padding; the model overwrites what it showed."""
+    draw = torch.Generator().manual_seed(0)
+
+    def call(length: int, rows: torch.Tensor | None = None) -> AttentionCall:
+        q, k = torch.randn(2, 2, 3, length, 4, generator=draw)
+        state = torch.randn(2, length, 5, generator=draw)
+        return AttentionCall(site="a", layer=0, q=q, k=k, causal=True, state=state, rows=rows)
+
+    calls = [call(7), call(9), call(7), call(7, torch.arange(7).expand(2, -1) > 2)]
+    alone = [attentions([each])[0] for each in calls]
+    copies = [kept(each) for each in calls]
+    assert [copy is None for copy in copies] == [False, False, False, True]
+    for each in calls[:3]:
+        each.q.zero_()
+    for found, expected in zip(attentions(copies[:3] + calls[3:]), alone, strict=True):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, equal_nan=True, msg=name)

@@ -478,7 +478,10 @@ VALIDATIONS = {
 def test_validation_leaves_the_values_alone(way):
     settings = dict(VALIDATIONS[way])
     model = build().train(settings.pop("attached", True))
-    assert entropies(model, **settings) == entropies(build())
+    found, calls = entropies(model, **settings), settings.get("calls", whole)
+    assert found == entropies(build(), calls=calls)
+    # Layers that are measured together are one batch, whose sums may round otherwise than those of one layer.
+    assert found == (entropies(build()) if calls is whole else pytest.approx(entropies(build()), rel=1e-7))
 
 
 def test_a_model_put_into_eval_mode_after_attaching_is_reported():
