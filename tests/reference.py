@@ -181,7 +181,7 @@ class PlainDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        if config.positions in ("learned", "constant", "displaced"):
+        if config.positions in ("learned", "constant", "displaced", "redirected"):
             num_positions = config.max_length if config.positions == "learned" else 1
             self.positions = nn.Embedding(num_positions, config.width)
         self.blocks = nn.ModuleList(PlainBlock(config, layer) for layer in range(config.depth))
@@ -209,6 +209,8 @@ class PlainDecoder(nn.Module):
                 x = x + centred * (waves.square().sum() / centred.square().sum()).sqrt()
             case "displaced":
                 x = x + waves - self.positions.weight * waves.mean(dim=0).norm()
+            case "redirected":
+                x = x + waves - waves.mean(dim=0) + self.positions.weight * waves.mean(dim=0).norm()
             case "learned":
                 x = x + self.positions(torch.tensor(positions))
         x = drop(x, "embedding")

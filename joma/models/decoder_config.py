@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from joma.settings import Count, Finite, Index, MaybeIndex, Positive, Share, settings
 
-DIRECTED = ("constant", "displaced")
+DIRECTED = ("constant", "displaced", "redirected")
 """Positions with a random direction, drawn from the run's seed and never trained."""
 WAVES = ("sinusoidal", "centred", "rescaled", "mean", *DIRECTED)
 """Positions that are made of sines and cosines."""
@@ -59,11 +59,12 @@ class DecoderConfig:
     norm_place: Literal["before", "after"] = "before"
     """before each of attention and MLP (and once at the end), or after each, on the sum with its input."""
     positions: Literal[
-        "sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant", "rescaled", "displaced"
+        "sinusoidal", "learned", "rotary", "none", "centred", "mean", "constant", "rescaled", "displaced", "redirected"
     ] = "rotary"
     """sinusoidal or learned, added to the embedding; rotary, turning queries and keys; or none. Of the sinusoidal ones
     centred has no mean over the sequence, mean is that mean at every position, and constant a random vector as long;
-    rescaled is centred, scaled to the Frobenius norm of sinusoidal; displaced is sinusoidal less such a random vector.
+    rescaled is centred, scaled to the Frobenius norm of sinusoidal; displaced is sinusoidal less such a random vector,
+    and redirected centred plus one.
     """
     max_length: _Size = 1024
     """Longest sequence that learned positions know."""

@@ -147,7 +147,7 @@ def entrance(
 ) -> Float[Tensor, "R B L D"]:
     """Scale the rows of the embedding, add the positions where those are added, and drop by the stream.
 
-    `learned` has the learned positions, or the random direction of constant and displaced ones.
+    `learned` has the learned positions, or the random direction of those that have one.
     """
     x = rows if config.embedding_scale == 1 else rows * config.embedding_scale
     length, width = rows.shape[-2:]
@@ -167,7 +167,9 @@ def _waves(
     mean = waves.mean(dim=0, keepdim=True)
     if direction is not None:
         random = direction[:, None] * mean.norm()
-        return random if config.positions == "constant" else waves - random
+        if config.positions == "constant":
+            return random
+        return waves - random if config.positions == "displaced" else waves - mean + random
     if config.positions == "mean":
         return mean
     centred = waves - mean

@@ -69,20 +69,18 @@ POSITIONS: dict[str, Settings] = {
 ARMS = LADDER | POSITIONS
 POSITION_NAMES = {
     BASE: "sinusoidal", CENTRED: "without the mean", MEAN: "the mean alone", NONE: "none",
-    DISPLACED: "without a random direction",
+    DISPLACED: "minus a random vector",
 }  # fmt: skip
 """Arms whose curves are drawn."""
 KEPT = 2 / 3
 """An ingredient is enough if the rise with it alone is at least this share of the base's."""
-LAST = 0.1
-"""Share of a training whose mean is its end."""
 COMPARABLE = 0.5
 """Least fall of a comparable run, as a share of the base's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReboundCauseConfig:
-    """Arms, depths and seeds; no earlier result used these seeds."""
+    """Arms, depths and seeds; no earlier result on the rebound used these seeds."""
 
     text: str = "wikitext2"
     settings: Mapping[str, Any] = field(default_factory=lambda: LONG | {"valid_windows": 200})
@@ -112,8 +110,6 @@ SMALL = replace(
 third of the steps goes as far. Rate and steps were chosen on one run of the base with another seed."""
 FRESH = replace(ONE_LAYER, arms=(BASE, CENTRED, MEAN), seeds=(151, 152, 153, 154, 155))
 """What small models had pointed to, asked of fresh seeds; chosen before any run of full size."""
-LONGER = replace(FRESH, seeds=(161, 162, 163, 164, 165), settings={**FRESH.settings, "steps": 70_000})
-"""So long that centred positions have as many times their dip's step as the base has in `FRESH`."""
 QUICK = replace(
     SMALL, text="python-docs", rate=3e-3, seeds=(1, 2), arms=(BASE, LINEAR, CENTRED, MEAN, DISPLACED),
     settings=small(1000, 32, steps=150, measure_every=5, valid_windows=2),
@@ -156,9 +152,12 @@ def position_numbers(t: Measured) -> Iterator[Number]:
         yield Number.mean("rise with centred positions", centred, key=f"centred{depth}", **without)
         alone = about | ({"at_least": enough, "control": none, "control_name": NONE} if NONE in t.config.arms else {})
         yield Number.mean("rise with the mean of the positions alone", mean, key=f"mean{depth}", **alone)
-        name = "rise without an equally large random direction"
+        name = "rise with a random vector subtracted from all positions"
         yield Number.mean(name, displaced, key=f"displaced{depth}", at_least=enough, **about)
         yield Number.mean("rise of the base", base, key=f"base{depth}", **about)
+        if NONE in t.config.arms:
+            own = per_run(runs, "rise", arm=NONE)
+            yield Number.mean("rise without positions, comparable or not", own, key=f"none{depth}", **about)
 
 
 @claim("rebound-answer", "The vector that all positions share, on fresh seeds", source="Open question", ours=True)
@@ -177,20 +176,15 @@ def answer_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"rise, {arm}", own, key=arm.replace(" ", "_"), **about)
 
 
-@claim("rebound-pace", "How late the dip is", source="Added after seeing the result", primary=False, ours=True)
+@claim("rebound-pace", "Fall, end and dip", source="Added after seeing the result", primary=False, ours=True)
 def pace_numbers(t: Measured) -> Iterator[Number]:
-    """The step of the dip, and the rise after as many times that step as the training with centred positions has."""
+    """How far the entropy falls, where it ends and when it is lowest, with each kind of positions."""
     for setting, runs in rises(t).items():
-        dips = runs[runs["comparable"]].pivot_table(["dip_step", "lowest"], "seed", "arm")
-        times = t.config.settings["steps"] / dips["dip_step"][CENTRED]
-        for arm in (BASE, CENTRED, MEAN):
-            key, own = arm.replace(" ", "_"), dips.xs(arm, axis="columns", level="arm").dropna()
-            yield Number.mean(f"step of the dip, {arm}", own["dip_step"], setting=setting, key=f"dip_{key}")
-            curves = select(t.curves, condition=arm, metric=ENTROPY, layer=0, depth=runs["depth"].iloc[0])
-            curves = curves.merge((times * own["dip_step"]).dropna().rename("end"), on="seed")
-            late = curves[curves["step"].between((1 - LAST) * curves["end"], curves["end"])]
-            rise = (late.groupby("seed")["value"].mean() - own["lowest"]).dropna()
-            yield Number.mean(f"rise by then, {arm}", rise, unit="nats", setting=setting, key=f"then_{key}")
+        for arm in t.config.arms:
+            for column, name in (("fall", "fall"), ("end", "entropy at the end"), ("dip_step", "step of the dip")):
+                about: Settings = {"unit": "" if column == "dip_step" else "nats", "setting": setting}
+                about["key"] = f"{column.removesuffix('_step')}_{arm.replace(' ', '_')}"
+                yield Number.mean(f"{name}, {arm}", per_run(runs, column, arm=arm), **about)
 
 
 @claim("rebound-nonlinearity", "The nonlinearity of the MLP", source="Sections 4 and 5, Figure 6")
@@ -243,12 +237,9 @@ def _asked(id: str, claims: tuple[Claim, ...], **presets: ReboundCauseConfig) ->
     return Experiment(presets=presets, compute=compute, claims=claims, needs=needs, in_tasks=True, **own)
 
 
-SAYS = "In a training that is 3.5 times as long, too, less than a third of the rise is left without the vector."
-LONGER_CLAIM = replace(answer_numbers, id="rebound-longer", title="The vector, in a longer training", says=SAYS)
 OF_LADDER = (position_numbers, nonlinearity_numbers, ladder_numbers)
 EXPERIMENTS = (
     _asked("rebound-cause", OF_LADDER, quick=QUICK, small=SMALL, full=ReboundCauseConfig()),
     _asked("rebound-cause-depth1", OF_LADDER, quick=QUICK, full=ONE_LAYER),
     _asked("rebound-answer", (answer_numbers, pace_numbers), quick=replace(QUICK, arms=FRESH.arms), full=FRESH),
-    _asked("rebound-longer", (LONGER_CLAIM,), quick=replace(QUICK, arms=FRESH.arms, seeds=(3, 4)), full=LONGER),
 )

@@ -146,4 +146,5 @@ def side_by_side(found: "pandas.DataFrame") -> list[dict[str, str]]:
             {"metric": METRICS[each.metric].axis, "layer": layer} | dict.fromkeys(found["run"].unique(), ""),
         )
         row[each.run] = " → ".join(short(value, digits=3) for value in (each.first, each.lowest, each.last))
-    return list(rows.values())
+    order = list(METRICS)  # runs may differ in their number of layers
+    return [rows[key] for key in sorted(rows, key=lambda key: (order.index(key[0]), key[1]))]

@@ -37,7 +37,7 @@ def test_blocks_start_alike_only_when_asked_to(identical):
         assert torch.equal(start[f"blocks.0.{part}"], start[f"blocks.2.{part}"]) == identical
 
 
-@pytest.mark.parametrize("positions", ["constant", "displaced"])
+@pytest.mark.parametrize("positions", ["constant", "displaced", "redirected"])
 def test_the_random_vector_of_positions_has_the_norm_of_their_mean_and_a_direction_by_seed(positions):
     config = dataclasses.replace(SMALL, positions=positions)
     starts = [Decoder(config).initial(seed)["positions.weight"].double() for seed in (7, 7, 8)]
@@ -45,7 +45,8 @@ def test_the_random_vector_of_positions_has_the_norm_of_their_mean_and_a_directi
     assert Decoder(config).frozen == {"positions.weight"}
     rows = torch.zeros(1, 1, 20, 64, dtype=torch.float64)
     waves = entrance(dataclasses.replace(SMALL, positions="sinusoidal"), rows, None, None)
-    moved = entrance(config, rows, starts[0][None], None) - (waves if positions == "displaced" else 0)
+    fixed = {"constant": 0, "displaced": waves, "redirected": waves - waves.mean(dim=2, keepdim=True)}
+    moved = entrance(config, rows, starts[0][None], None) - fixed[positions]
     torch.testing.assert_close(moved.norm(dim=-1), waves.mean(dim=2, keepdim=True).norm(dim=-1).expand(1, 1, 20))
 
 
