@@ -108,7 +108,7 @@ def layer_lines(table: "pandas.DataFrame", shown: Mapping[str, Sequence[str]] = 
                 written["lowest (step)"] = f"{written['lowest']} ({int(row['lowest_step']):,})"
             if (metric, layer) in effects:
                 effect = effects[metric, layer]
-                written["effect"] = f"−{fixed(effect.fall.value, digits)} +{fixed(effect.rise.value, digits)}"
+                written["effect"] = f"−{effect.fall.value:.{digits}f} +{effect.rise.value:.{digits}f}"
             cells.append([written[which] for which in shown[metric]])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         block = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
