@@ -176,8 +176,8 @@ def answer_numbers(t: Measured) -> Iterator[Number]:
             yield Number.mean(f"rise, {arm}", own, key=arm.replace(" ", "_"), **about)
 
 
-@claim("rebound-pace", "Fall, end and dip", source="Added after seeing the result", primary=False, ours=True)
-def pace_numbers(t: Measured) -> Iterator[Number]:
+@claim("rebound-dip", "Fall, end and dip", source="Added after seeing the result", primary=False, ours=True)
+def dip_numbers(t: Measured) -> Iterator[Number]:
     """How far the entropy falls, where it ends and when it is lowest, with each kind of positions."""
     for setting, runs in rises(t).items():
         for arm in t.config.arms:
@@ -241,5 +241,5 @@ OF_LADDER = (position_numbers, nonlinearity_numbers, ladder_numbers)
 EXPERIMENTS = (
     _asked("rebound-cause", OF_LADDER, quick=QUICK, small=SMALL, full=ReboundCauseConfig()),
     _asked("rebound-cause-depth1", OF_LADDER, quick=QUICK, full=ONE_LAYER),
-    _asked("rebound-answer", (answer_numbers, pace_numbers), quick=replace(QUICK, arms=FRESH.arms), full=FRESH),
+    _asked("rebound-answer", (answer_numbers, dip_numbers), quick=replace(QUICK, arms=FRESH.arms), full=FRESH),
 )

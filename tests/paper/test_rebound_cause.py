@@ -80,5 +80,5 @@ def test_runs_that_hardly_fall_are_not_comparable_and_decide_nothing():
     ],
 )
 def test_the_answer_needs_both_that_the_vector_is_needed_and_that_it_is_enough(rise, outcome):
-    answer, pace = judge(ANSWER.claims, made(rise), tested_by="rebound-answer")
-    assert (answer.outcome, pace.outcome) == (outcome, Outcome.REPORTED)
+    answer, dip = judge(ANSWER.claims, made(rise), tested_by="rebound-answer")
+    assert (answer.outcome, dip.outcome) == (outcome, Outcome.REPORTED)
